@@ -1,0 +1,78 @@
+"""Rules for every test: how skips are treated, and hypothesis without deadlines.
+
+A test that can't run on this machine skips with a reason that begins with "cannot run here: ". Tests marked `slow`
+are left out unless everything was asked for (./tools/test --all); then any other skip is a failure, so that a skip
+never hides a test that could have run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+from hypothesis import settings
+
+CANNOT_RUN = "cannot run here: "
+SLOW = "slow: ./tools/test --all runs it"
+
+# Removed from the environment: programs under test take every ZHC_ variable for a configuration value.
+IS_EVERYTHING = os.environ.pop("ZHC_TEST_ALL", "") == "1"
+
+settings.register_profile("untimed", deadline=None, print_blob=True)
+settings.load_profile("untimed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if IS_EVERYTHING:
+        return
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip(reason=SLOW))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if not hasattr(report, "wasxfail"):
+        _refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _refuse_skip(report)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    slow = sum(1 for report in skipped if SLOW in str(report.longrepr))
+    elsewhere = sum(1 for report in skipped if CANNOT_RUN in str(report.longrepr))
+    if not skipped:
+        return
+    terminalreporter.section("not run here")
+    if slow:
+        terminalreporter.line(f"{slow} slow tests; ./tools/test --all runs them")
+    if elsewhere:
+        terminalreporter.line(f"{elsewhere} that need another machine; the skip reasons above say what they need")
+    if rest := len(skipped) - slow - elsewhere:
+        terminalreporter.line(
+            f"{rest} others; the skip reasons above say why, ./tools/test --all counts them as failures"
+        )
+
+
+def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Turn a skip into a failure where everything was asked for and the test could have run."""
+    if not (IS_EVERYTHING and report.skipped):
+        return
+    reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    reason = reason.removeprefix("Skipped: ")
+    if not reason.startswith(CANNOT_RUN):
+        report.outcome = "failed"
+        report.longrepr = f"skipped although everything was asked for: {reason}"

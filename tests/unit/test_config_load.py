@@ -1,0 +1,192 @@
+"""Loading a configuration: priorities, origins, paths, and the shipped files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zhcedge.config.load import LoadedConfig, dump, leaves, load, parse_dump
+from zhcedge.config.problems import dotted
+from zhcedge.config.schema import Config, host_slug
+from zhcedge.core.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = sorted((ROOT / "config").glob("*.yaml"))
+
+SMALL = """\
+channels:
+  gate:
+    source: {uri: gate.mp4}
+    sinks:
+      - {kind: mp4, path: out.mp4}
+mqtt:
+  port: 1884
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_shipped_configurations_are_valid(path: Path) -> None:
+    assert load(path).config.channels
+
+
+def test_the_packaged_demo_is_the_demo_configuration() -> None:
+    assert (ROOT / "zhcedge/data/demo.yaml").read_bytes() == (ROOT / "config/demo.yaml").read_bytes()
+
+
+def test_the_example_shows_every_key_of_the_schema() -> None:
+    loaded = load(ROOT / "config/zhc-edge.yaml")
+    assert [key for key, origin in loaded.origins.items() if origin == "default"] == []
+
+
+def test_the_example_shows_the_defaults_it_says_it_shows(small: Path) -> None:
+    example, default = load(ROOT / "config/zhc-edge.yaml").config, load(small).config
+    for section in ("engine", "pipeline", "tracker", "events"):
+        assert getattr(example, section) == getattr(default, section)
+
+
+def test_arguments_win_over_the_environment_which_wins_over_the_file(small: Path) -> None:
+    environ = {"ZHC_MQTT__PORT": "1885", "ZHC_MQTT__QOS": "0", "HOME": "/nowhere"}
+    loaded = load(small, ["mqtt.port=1886"], environ)
+    assert (loaded.config.mqtt.port, loaded.config.mqtt.qos) == (1886, 0)
+    assert loaded.origins["mqtt.port"] == "--set mqtt.port"
+    assert loaded.origins["mqtt.qos"] == "ZHC_MQTT__QOS"
+    assert load(small, [], environ).config.mqtt.port == 1885
+
+
+def test_origins_name_file_line_and_column_and_defaults(small: Path) -> None:
+    origins = load(small).origins
+    assert origins["mqtt.port"] == "small.yaml:7:9"
+    assert origins["channels.gate.sinks.0.path"] == "small.yaml:5:27"
+    assert origins["mqtt.host"] == "default"
+    assert origins["device"] == "default"
+
+
+def test_every_leaf_has_an_origin(small: Path) -> None:
+    loaded = load(small)
+    assert set(loaded.origins) == {dotted(path) for path, _ in leaves(loaded.config)}
+
+
+def test_the_last_of_two_arguments_wins(small: Path) -> None:
+    assert load(small, ["mqtt.port=1", "mqtt.port=2"]).config.mqtt.port == 2
+
+
+def test_a_mapping_or_list_given_as_an_argument_replaces_the_whole(small: Path) -> None:
+    loaded = load(small, ["mqtt={qos: 2}", "model.labels=[person, car]"])
+    assert (loaded.config.mqtt.qos, loaded.config.mqtt.port) == (2, 1883)
+    assert loaded.config.model.labels == ("person", "car")
+    assert loaded.origins["mqtt.qos"] == "--set mqtt"
+    assert loaded.origins["mqtt.port"] == "default"
+
+
+def test_an_argument_reaches_list_items_by_position_and_adds_one_behind_the_last(small: Path) -> None:
+    loaded = load(small, ["channels.gate.sinks.0.path=a.mp4", "channels.gate.sinks.1={kind: mp4, path: b.mp4}"])
+    assert [sink.path.name for sink in loaded.config.channels["gate"].sinks] == ["a.mp4", "b.mp4"]
+
+
+def test_an_argument_can_add_a_channel(small: Path) -> None:
+    loaded = load(small, ["channels.0.source.uri=clip:walkers", "channels.0.sinks.0={kind: mp4, path: b.mp4}"])
+    assert loaded.config.channels["0"].source.clip == "walkers"
+
+
+def test_plain_argument_text_needs_no_quoting(small: Path) -> None:
+    loaded = load(small, ["channels.gate.source.uri=/clips/a: b #1, *c & [d].mp4", "mqtt.username=null"])
+    assert loaded.config.channels["gate"].source.uri == "/clips/a: b #1, *c & [d].mp4"
+    assert loaded.config.mqtt.username is None
+
+
+def test_an_underscore_stands_for_the_hyphen_of_a_channel_name_in_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("channels: {front-door: {source: {uri: a.mp4}}}")
+    assert load(path, [], {"ZHC_CHANNELS__FRONT_DOOR__SOURCE__LOOP": "true"}).config.channels["front-door"].source.loop
+
+
+def test_a_relative_path_starts_where_it_was_written(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    config = load(small).config
+    assert config.output_dir == here
+    assert config.channels["gate"].source.uri == str(tmp_path / "gate.mp4")
+    assert config.channels["gate"].sinks[0].path == here / "out.mp4"
+    assert load(small, ["channels.gate.source.uri=x.mp4"]).config.channels["gate"].source.uri == str(here / "x.mp4")
+    assert load(small, ["output_dir=o"]).config.channels["gate"].sinks[0].path == here / "o" / "out.mp4"
+    small.write_text(SMALL + "output_dir: videos\nmodel: {bundle: ./mine}\n")
+    config = load(small).config
+    assert config.channels["gate"].sinks[0].path == tmp_path / "videos" / "out.mp4"
+    assert config.model.bundle_path == tmp_path / "mine"
+
+
+def test_a_bundle_name_and_a_clip_name_are_no_paths(small: Path) -> None:
+    config = load(small, ["channels.gate.source.uri=clip:walkers"]).config
+    assert config.model.bundle_path is None
+    assert config.channels["gate"].source.clip == "walkers"
+
+
+def test_a_leading_tilde_is_the_home_folder(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert load(small, ["output_dir=~/v"]).config.output_dir == tmp_path / "home" / "v"
+
+
+def test_a_section_whose_keys_are_all_commented_out_means_its_defaults(small: Path) -> None:
+    small.write_text(SMALL.replace("  port: 1884\n", ""))
+    assert load(small).config.mqtt.port == 1883
+
+
+def test_aliases_and_merge_keys_share_settings_between_channels(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "channels:\n"
+        "  a: {source: &file {uri: a.mp4, loop: true}}\n"
+        "  b: {source: {<<: *file, uri: b.mp4}}\n"
+        "  c: {source: *file}\n"
+    )
+    loaded = load(path)
+    sources = {name: channel.source for name, channel in loaded.config.channels.items()}
+    assert {Path(source.uri).name: source.loop for source in sources.values()} == {"a.mp4": True, "b.mp4": True}
+    assert sources["c"] == sources["a"]
+    assert loaded.origins["channels.b.source.uri"] == "c.yaml:3:32"
+    assert loaded.origins["channels.b.source.loop"] == "c.yaml:2:40"
+
+
+def test_the_default_device_name_is_a_slug(small: Path) -> None:
+    assert load(small).config.device == host_slug()
+
+
+def test_the_dump_reads_back_equal(small: Path) -> None:
+    config = load(small).config
+    assert parse_dump(dump(config)) == config
+    assert isinstance(load(small), LoadedConfig)
+
+
+@given(
+    st.floats(0, 1),
+    st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1), min_size=1),
+    st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).map("./".__add__),
+)
+def test_the_dump_keeps_floats_and_text_exactly(fraction: float, labels: list[str], path: str) -> None:
+    config = Config.model_validate(
+        {
+            "device": "d",
+            "model": {"score_threshold": fraction, "labels": labels},
+            "channels": {"a": {"source": {"uri": path}, "sinks": [{"kind": "mp4", "path": path}]}},
+        }
+    )
+    assert parse_dump(dump(config)) == config
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[", '{"channels": 3}', "\ud800"])
+def test_any_other_text_than_a_dump_is_a_config_error(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_dump(text)

@@ -1,0 +1,73 @@
+"""The descriptor of one frame, as kernels read it: where its picture and results are, and how it maps to the input.
+
+A program writes one descriptor a frame into its table before each launch; the captured graph copies the table to the
+device and every kernel reads addresses from it. The layout is `struct Frame` of kernels/common.cuh.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from zhcedge.core.errors import PipelineError
+from zhcedge.core.geometry import Letterbox
+from zhcedge.core.types import ColorMatrix, ImageFormat, Layout, MemoryDomain, PixelFormat, Surface
+
+FRAME = struct.Struct("<4Q12i")
+"""3 plane addresses, result address, 3 pitches, width, height, format, is_bt709, is_full_range, letterbox w h l t."""
+
+FORMAT_NUMBERS = {PixelFormat.NV12: 0, PixelFormat.I420: 1, PixelFormat.P010: 2, PixelFormat.RGB24: 3}
+
+GPU_DOMAINS = (MemoryDomain.DEVICE, MemoryDomain.UNIFIED)
+
+
+def plane_sizes(image: ImageFormat) -> tuple[tuple[int, int], ...]:
+    """(width_bytes, rows) of each plane. Chroma of an odd-sized picture is rounded up."""
+    width, height = image.width_px, image.height_px
+    chroma_width, chroma_rows = (width + 1) // 2, (height + 1) // 2
+    return {
+        PixelFormat.NV12: ((width, height), (2 * chroma_width, chroma_rows)),
+        PixelFormat.P010: ((2 * width, height), (4 * chroma_width, chroma_rows)),
+        PixelFormat.I420: ((width, height), (chroma_width, chroma_rows), (chroma_width, chroma_rows)),
+        PixelFormat.RGB24: ((3 * width, height),),
+    }[image.pixel_format]
+
+
+def check_surface(surface: Surface[int], what: str) -> None:
+    """Raise PipelineError when kernels can't read a surface: wrong memory, layout, planes, or a null address."""
+    image = surface.format
+    if surface.domain not in GPU_DOMAINS or image.layout is not Layout.PITCH_LINEAR:
+        raise PipelineError(
+            f"the {what} is {image.layout.value} {surface.domain.value} memory, not pitch-linear device memory",
+            where="cuda",
+            fix="choose a source that decodes on the GPU",
+        )
+    sizes = tuple((plane.width_bytes, plane.rows) for plane in surface.planes)
+    if sizes != plane_sizes(image):
+        raise PipelineError(f"the {what}'s planes are {sizes}, not {plane_sizes(image)}", where="cuda")
+    for plane in surface.planes:
+        if not plane.buffer or plane.pitch_bytes < plane.width_bytes:
+            raise PipelineError(f"a plane of the {what} has no memory or overlapping rows", where="cuda")
+
+
+def pack(surface: Surface[int], results_address: int = 0, input_size_px: tuple[int, int] = (1, 1)) -> bytes:
+    """The descriptor of a frame. `input_size_px` is (width, height) of the model's input."""
+    image = surface.format
+    box = Letterbox.fit(image.width_px, image.height_px, *input_size_px)
+    addresses = [0, 0, 0]
+    pitches = [0, 0, 0]
+    for index, plane in enumerate(surface.planes):
+        addresses[index], pitches[index] = plane.buffer, plane.pitch_bytes
+    return FRAME.pack(
+        *addresses,
+        results_address,
+        *pitches,
+        image.width_px,
+        image.height_px,
+        FORMAT_NUMBERS[image.pixel_format],
+        image.matrix is ColorMatrix.BT709,
+        image.is_full_range,
+        box.width_px,
+        box.height_px,
+        box.left_px,
+        box.top_px,
+    )

@@ -1,0 +1,36 @@
+"""Whether a loaded ONNX graph has the input and output that a bundle's facts promise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zhcedge.backends.engines._vendor import NodeArg, Session
+from zhcedge.core.errors import ModelError
+from zhcedge.core.types import ModelFacts
+
+
+def check_session(session: Session, facts: ModelFacts) -> None:
+    """Raises ModelError, naming what was found and what the manifest says, when they differ."""
+    _check("input", session.inputs, facts.input_name, facts.input_shape, facts.name)
+    _check("output", session.outputs, facts.output_name, facts.output_shape, facts.name)
+
+
+def _check(kind: str, found: Sequence[NodeArg], name: str, shape: tuple[int, ...], model: str) -> None:
+    fix = "correct the bundle's manifest"
+    by_name = {node.name: node for node in found}
+    if name not in by_name:
+        names = ", ".join(by_name) or "none"
+        raise ModelError(f"the graph has no {kind} {name!r} (it has {names})", where=model, fix=fix)
+    if kind == "input" and len(found) > 1:
+        raise ModelError(f"the graph has {len(found)} inputs, one picture is what we can give", where=model)
+    node = by_name[name]
+    if node.type != "tensor(float)":
+        raise ModelError(f"{kind} {name!r} is {node.type}, not tensor(float)", where=model, fix=fix)
+    # A free dimension (a name or None) takes any size.
+    dimensions_fit = len(node.shape) == len(shape) and all(
+        not isinstance(have, int) or have == want for have, want in zip(node.shape, shape, strict=True)
+    )
+    if not dimensions_fit:
+        raise ModelError(
+            f"{kind} {name!r} is {list(node.shape)}, the manifest says {list(shape)}", where=model, fix=fix
+        )

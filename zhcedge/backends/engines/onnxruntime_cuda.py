@@ -1,0 +1,122 @@
+"""ONNX Runtime's CUDA provider: inference on a lane's stream, from and into the lane's device memory.
+
+The run is captured inside the cuda device's own graph. For that the session enqueues on the lane's stream, is bound to
+fixed addresses, and does not synchronise at the end of a run; its first runs, outside any capture, choose convolution
+algorithms and grow its memory arena. One session a lane: a session's scratch belongs to one stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from zhcedge.backends.engines._onnx_checks import check_session
+from zhcedge.backends.engines._vendor import IoBinding, Session, open_session, run_options
+from zhcedge.core.errors import BackendUnavailableError, PhaseError, PipelineError
+from zhcedge.core.ports import EngineRequest, Lane
+from zhcedge.core.types import ModelFacts
+
+INSTALL = "pip install 'zhcedge[rtx-cuda13]' (or [rtx-cuda12]), whose onnxruntime-gpu must match the driver's CUDA"
+
+_PROVIDER = "CUDAExecutionProvider"
+_OPTIONS = {
+    "cudnn_conv_algo_search": "EXHAUSTIVE",
+    "arena_extend_strategy": "kSameAsRequested",  # no slack: a board's memory is short
+}
+_RUN_OPTIONS = {"disable_synchronize_execution_providers": "1"}  # a synchronisation would end the capture
+
+
+class GpuDevice(Protocol):
+    """What the engine needs of the cuda device: which GPU it is."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def open_cuda(request: EngineRequest, device: GpuDevice) -> OnnxRuntimeCudaEngine:
+    """Load a model for the cuda device, which must be open already. Initialising phase.
+
+    Raises BackendUnavailableError without onnxruntime-gpu or when its CUDA provider does not load; ModelError for a
+    file that does not load, or whose input and output differ from the request's facts.
+    """
+    kind, _, index = device.name.partition(":")
+    if kind != "cuda" or not index.isdigit():
+        raise PipelineError(f"onnxruntime-cuda can't work on the memory of device {device.name!r}")
+    return OnnxRuntimeCudaEngine(request, int(index))
+
+
+class OnnxRuntimeCudaEngine:
+    """Implements core.ports.Engine over device addresses.
+
+    The constructor loads the model once to check it and lets go of it again, because a session keeps the stream that
+    it was made with; `bind` makes the session of a lane.
+    """
+
+    def __init__(self, request: EngineRequest, device_index: int) -> None:
+        self._path, self._facts, self._device_index = request.model_path, request.facts, device_index
+        self._is_open = True
+        session = _open(self._path, self._options())
+        check_session(session, self._facts)
+        # cuDNN and cuBLAS take TF32 for FP32 graphs where the GPU has it.
+        self._description = f"onnxruntime {session.version} CUDA FP32/TF32"
+
+    @property
+    def facts(self) -> ModelFacts:
+        return self._facts
+
+    @property
+    def description(self) -> str:
+        return self._description
+
+    def bind(self, lane: Lane[int]) -> InferenceStage:
+        """Load a session on the lane's stream and bind the lane's tensors. Initialising phase.
+
+        Raises PipelineError when the tensors don't fit the model, PhaseError once closed.
+        """
+        if not self._is_open:
+            raise PhaseError("the engine is closed", where=self._description)
+        for tensor, shape in ((lane.input, self._facts.input_shape), (lane.output, self._facts.output_shape)):
+            if tensor.shape != shape or tensor.dtype != "float32":
+                raise PipelineError(f"tensor {tensor.name!r} is {tensor.dtype} {tensor.shape}, not float32 {shape}")
+        session = _open(self._path, {**self._options(), "user_compute_stream": str(lane.stream_handle)})
+        binding = session.io_binding()
+        facts, index = self._facts, self._device_index
+        binding.bind_input(facts.input_name, "cuda", index, np.float32, lane.input.shape, lane.input.buffer)
+        binding.bind_output(facts.output_name, "cuda", index, np.float32, lane.output.shape, lane.output.buffer)
+        return InferenceStage(session, binding)
+
+    def close(self) -> None:
+        """Bind no more lanes. Sessions live as long as the stages that were bound; programs must not run after it."""
+        self._is_open = False
+
+    def _options(self) -> dict[str, str]:
+        return {"device_id": str(self._device_index), **_OPTIONS}
+
+
+class InferenceStage:
+    """Implements core.ports.Stage: enqueues one run on the lane's stream. A smaller batch still runs whole."""
+
+    name = "engine"
+
+    def __init__(self, session: Session, binding: IoBinding) -> None:
+        self._session, self._binding = session, binding
+        self._run_options = run_options(_RUN_OPTIONS)
+
+    def enqueue(self, batch: int) -> None:
+        self._session.run(self._binding, self._run_options)
+
+
+def _open(path: Path, options: Mapping[str, str]) -> Session:
+    session = open_session(path, install=INSTALL, providers=[(_PROVIDER, options)], threads=1, config={})
+    # A provider that does not load is left out with a line on stderr, and the CPU would do the work.
+    if _PROVIDER not in session.providers:
+        raise BackendUnavailableError(
+            f"onnxruntime {session.version} can't load its CUDA provider (CUDA, cuDNN or cuBLAS libraries are missing, "
+            "or this is the CPU package)",
+            where="onnxruntime",
+            fix=INSTALL,
+        )
+    return session

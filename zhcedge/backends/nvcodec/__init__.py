@@ -1,0 +1,1 @@
+"""Decoding and encoding on the GPU's own video engines (NVDEC, NVENC) and with nvJPEG."""

@@ -1,0 +1,98 @@
+"""The command line: `zhc-edge COMMAND`.
+
+One module per subcommand in this package; each has `add_parser(subparsers)`, which registers a parser with
+`set_defaults(run=function)`, where `function(arguments: argparse.Namespace) -> int` calls one use case of `app` and
+returns the exit code. Only the module of the command that was typed is imported, so that `--help` and `version`
+answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from zhcedge.core.errors import ZhcEdgeError
+
+COMMANDS: dict[str, str] = {
+    "demo": "run the whole thing on the bundled clip, with a broker of its own",
+    "run": "run the daemon in the foreground with a configuration",
+    "check": "check a configuration and print it resolved, with the origin of every value",
+    "audit": "plant every violation, then measure copies and allocations of a real run",
+    "bench": "measure the pipeline against its engine alone",
+    "version": "print the versions of this program and of what it finds",
+}
+"""Every subcommand and its line in `--help`; the command x lives in `zhcedge.cli.x`."""
+
+EXIT_CODES = """\
+exit codes:
+    0  done; for a file source: its end was reached and every event was delivered
+    1  the answer is no: the audit failed, or the ledger's guard stopped the run
+    2  the command line makes no sense
+    3  audit: unproved, this machine can't show everything that the verdict needs
+   65  the video or the model bundle is damaged
+   66  the input does not exist or may not be read
+   69  a backend, a device or the MQTT broker is not there
+   70  a fault inside: a stage failed, or a bug
+   73  the output can't be written
+   78  the configuration has errors; every one of them is listed
+  130  ended by Ctrl-C
+"""
+
+_INTERNAL_FAULT = 70
+_BROKEN_PIPE = 128 + 13
+_INTERRUPTED = 128 + 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. `argv` is without the program's name; default: sys.argv[1:].
+
+    A ZhcEdgeError becomes one line on stderr and its own exit code; with --debug its traceback comes first.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    is_debug = "--debug" in words
+    try:
+        arguments = _parser(words).parse_args(words)
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+        return code
+    except ZhcEdgeError as error:
+        if is_debug:
+            traceback.print_exc()
+        print(f"zhc-edge: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # `zhc-edge check | head`: the reader has gone. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    except Exception:  # noqa: BLE001 - the outermost boundary: a bug must not look like exit code 1, "the answer is no"
+        traceback.print_exc()
+        print("zhc-edge: this is a bug; please report it with the lines above", file=sys.stderr)
+        return _INTERNAL_FAULT
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="zhc-edge",
+        description="Detects objects in video and publishes events over MQTT.",
+        epilog=EXIT_CODES + "\n'zhc-edge COMMAND --help' explains a command.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--debug", action="store_true", help="show tracebacks of errors")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    chosen = next((word for word in words if not word.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        if name == chosen:
+            importlib.import_module(f"zhcedge.cli.{name}").add_parser(subparsers)
+            subparsers.choices[name].add_argument(
+                "--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks of errors"
+            )
+        else:
+            subparsers.add_parser(name, help=summary)
+    return parser

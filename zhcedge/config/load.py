@@ -1,0 +1,159 @@
+"""Read a configuration file, lay the environment and --set over it, check it, and remember where values come from.
+
+Priority: --set, then the environment (ZHC_A__B), then the file, then the schema's defaults. Pure apart from
+reading the one file, the working directory and the host name; any thread, any phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from pydantic import JsonValue, ValidationError
+
+from zhcedge.config import overrides as layers
+from zhcedge.config.explain import allowed_words, explain
+from zhcedge.config.paths import PathResolver, clashes
+from zhcedge.config.problems import KeyPath, Place, Problem, as_error, dotted, found, in_order
+from zhcedge.config.schema import Config
+from zhcedge.config.tree import MAX_BYTES, Tree, parse
+from zhcedge.core.errors import ConfigError
+
+Value: TypeAlias = JsonValue
+"""A value of the configuration as JSON has it."""
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A checked configuration.
+
+    Attributes:
+        config: the values, with every path absolute.
+        origins: by dotted key path of each leaf: "default", "demo.yaml:12:3", "ZHC_MQTT__PORT" or
+            "--set mqtt.port". A list of plain values is one leaf.
+    """
+
+    config: Config
+    origins: Mapping[str, str]
+
+
+def load(
+    path: Path,
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    *,
+    profiles: Collection[str] = (),
+) -> LoadedConfig:
+    """The configuration in `path`. Raises ConfigError with every problem found, and nothing else.
+
+    Args:
+        path: YAML, UTF-8, at most MAX_BYTES.
+        overrides: "a.b=value" texts, as given to --set.
+        environ: variables to look for ZHC_ names in; none by default.
+        profiles: names that `profile` may have; any when empty.
+    """
+    outcome = examine(path, overrides, environ, profiles=profiles)
+    if isinstance(outcome, LoadedConfig):
+        return outcome
+    raise as_error(outcome, str(path))
+
+
+def examine(
+    path: Path,
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    *,
+    profiles: Collection[str] = (),
+) -> LoadedConfig | tuple[Problem, ...]:
+    """As `load`, with the problems as values, in the order in which they stand in the file. Never raises."""
+    source = str(path)
+    tree = _read(path)
+    if tree.is_readable and not isinstance(tree.data, dict):
+        what = "the file is empty" if tree.data is None else found(tree.data)
+        tree.problems.append(Problem(tree.place_of(()), "", what, allowed_words(Config.model_json_schema())))
+        tree.is_readable = False
+    for layer in (*layers.from_environment(environ or {}), *layers.from_arguments(overrides)):
+        if isinstance(layer, Problem):
+            tree.problems.append(layer)
+        elif tree.is_readable:
+            layers.apply(tree, layer)
+    if not tree.is_readable:
+        return in_order(tree.problems)
+    try:
+        config = Config.model_validate(tree.data, context={"profiles": tuple(profiles)})
+    except ValidationError as error:
+        return in_order([*tree.problems, *explain(error, tree)])
+    try:
+        resolver = PathResolver(tree, Path.cwd() / path.parent, Path.cwd())
+        config = Config.model_validate(resolver.resolve(config), context={"profiles": tuple(profiles)})
+    except ValidationError as error:  # a folder above has a name that is no text, or makes a path too long
+        return in_order([*tree.problems, *explain(error, tree)])
+    except OSError:
+        return (Problem(Place(source), "", "the working directory does not exist any more"),)
+    problems = [*tree.problems, *resolver.problems, *clashes(config, tree)]
+    if problems:
+        return in_order(problems)
+    origins = {dotted(key): tree.place_of(key).short() if tree.holds(key) else "default" for key, _ in leaves(config)}
+    return LoadedConfig(config, origins)
+
+
+def leaves(config: Config) -> Iterator[tuple[KeyPath, Value]]:
+    """Each value of `config` with its key path, in the schema's order; lists of plain values stay whole."""
+    yield from _leaves(config.model_dump(mode="json"), ())
+
+
+def dump(config: Config) -> str:
+    """`config` as JSON, for handing it to another process; `parse_dump` reads it back equal."""
+    return config.model_dump_json()
+
+
+def parse_dump(text: str) -> Config:
+    """The configuration in the text of `dump`. Raises ConfigError for any other text."""
+    try:
+        return Config.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        what = f"the handed-over configuration is not valid: {first['msg']}"
+        raise ConfigError(what, where=dotted(first["loc"])) from error
+
+
+def _leaves(value: Value, path: KeyPath) -> Iterator[tuple[KeyPath, Value]]:
+    if isinstance(value, dict) and value:
+        for key, child in value.items():
+            yield from _leaves(child, (*path, key))
+    elif isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value):
+        for index, child in enumerate(value):
+            yield from _leaves(child, (*path, index))
+    else:
+        yield path, value
+
+
+def _read(path: Path) -> Tree:
+    """The file's values. Every fault, a missing file included, becomes a problem of the tree."""
+    source = str(path)
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        return _unreadable(source, "this file does not exist", "check the path given with --config")
+    except IsADirectoryError:
+        return _unreadable(source, "this is a folder", "give the path of a YAML file")
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return _unreadable(source, f"the file can't be read ({reason})", "check its permissions")
+    if len(data) > MAX_BYTES:
+        return _unreadable(source, f"the file is larger than {MAX_BYTES // 1024} KiB", "is it the right file?")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        good = data[: error.start].decode("utf-8-sig", "replace")
+        place = Place(source, good.count("\n") + 1, len(good) - (good.rfind("\n") + 1) + 1)
+        problem = Problem(place, "", f"the byte 0x{data[error.start]:02X} is not UTF-8", fix="save the file as UTF-8")
+        return Tree(source, problems=[problem], is_readable=False)
+    return parse(text, source)
+
+
+def _unreadable(source: str, what: str, fix: str) -> Tree:
+    return Tree(source, problems=[Problem(Place(source), "", what, fix=fix)], is_readable=False)

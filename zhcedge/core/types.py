@@ -1,0 +1,230 @@
+"""Images, frames, detections and the ledger's words: plain values without behaviour of a backend.
+
+Generic in B, the buffer type of a backend (a numpy array on the CPU, a device address on a GPU). Nothing here
+looks inside B.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+B = TypeVar("B")
+
+MAX_DETECTIONS = 256
+"""Most detections one frame may carry; 24 bytes each keep a frame's results at 6 KiB, under the ledger's 8 KiB."""
+
+DETECTION_DTYPE = np.dtype([("box", "<f4", (4,)), ("score", "<f4"), ("label", "<i4")])
+"""One detection, 24 bytes: x1, y1, x2, y2 in pixels of the source frame; score 0..1; index into the labels."""
+
+RESULT_DTYPE = np.dtype([("count", "<i4"), ("candidates", "<i4"), ("detections", DETECTION_DTYPE, (MAX_DETECTIONS,))])
+"""Results of one frame: valid detections (best score first), boxes above the threshold before NMS, the boxes."""
+
+DetectionArray = npt.NDArray[np.void]
+"""An array of DETECTION_DTYPE, shape [count]."""
+
+
+class MemoryDomain(str, enum.Enum):
+    """Where a buffer lives, which decides what a copy to or from it costs."""
+
+    HOST = "host"
+    PINNED = "pinned"
+    DEVICE = "device"
+    UNIFIED = "unified"
+    NVMM = "nvmm"
+    STORAGE = "storage"  # a file or a socket: only bitstreams come from or go there
+
+
+class PixelFormat(str, enum.Enum):
+    NV12 = "nv12"  # Y plane, then interleaved U,V at half size
+    I420 = "i420"  # Y, U, V planes
+    P010 = "p010"  # NV12 with 16-bit samples, 10 significant bits on top
+    RGB24 = "rgb24"
+
+
+class Layout(str, enum.Enum):
+    PITCH_LINEAR = "pitch-linear"
+    BLOCK_LINEAR = "block-linear"
+
+
+class ColorMatrix(str, enum.Enum):
+    """YCbCr to RGB coefficients (ITU-R BT.601-7 and BT.709-6)."""
+
+    BT601 = "bt601"
+    BT709 = "bt709"
+
+
+@dataclass(frozen=True)
+class Plane(Generic[B]):
+    """One plane of a surface. `buffer` starts at the first pixel; rows are `pitch_bytes` apart."""
+
+    buffer: B
+    width_bytes: int
+    rows: int
+    pitch_bytes: int
+
+
+@dataclass(frozen=True)
+class ImageFormat:
+    """What the bytes of an image mean. Sizes are in pixels of the luma plane and may be odd."""
+
+    width_px: int
+    height_px: int
+    pixel_format: PixelFormat = PixelFormat.NV12
+    layout: Layout = Layout.PITCH_LINEAR
+    matrix: ColorMatrix = ColorMatrix.BT601
+    is_full_range: bool = False
+
+
+@dataclass(frozen=True)
+class Surface(Generic[B]):
+    """Image memory: planes, what they mean, and the domain they live in."""
+
+    planes: tuple[Plane[B], ...]
+    format: ImageFormat
+    domain: MemoryDomain
+
+
+@dataclass(frozen=True)
+class FrameInfo:
+    """Facts of one frame.
+
+    Attributes:
+        channel: index of the channel in this run.
+        sequence: 0, 1, 2, ... within the channel, dropped frames counted.
+        capture_time_ns: wall clock, nanoseconds since the epoch; for a file, when it was read.
+        read_time_ns: monotonic clock, nanoseconds, when the decoder handed the frame over.
+        media_time_s: the frame's own presentation time in its stream, seconds from the start; -1 if unknown.
+        clock_synced: whether the wall clock was synchronised when the frame was captured.
+    """
+
+    channel: int
+    sequence: int
+    capture_time_ns: int
+    read_time_ns: int
+    media_time_s: float = -1.0
+    clock_synced: bool = False
+
+
+@dataclass(frozen=True)
+class Tensor(Generic[B]):
+    """A dense float tensor of a lane: C order, `dtype` is a numpy name such as "float32"."""
+
+    name: str
+    buffer: B
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class HeadKind(str, enum.Enum):
+    """How a model's output tensor encodes boxes."""
+
+    YOLO_ANCHOR_FREE = "yolo-anchor-free"
+    """[N, 4 + classes, anchors]: cx, cy, w, h in input pixels, then class scores 0..1 (YOLOv8 layout)."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What pre- and post-processing must know of a model.
+
+    Attributes:
+        name: the bundle's name.
+        sha256: of the model file.
+        labels: class names by index.
+        input_name, output_name: tensor names in the graph.
+        input_shape: [batch, 3, height, width], float32 RGB.
+        output_shape: [batch, 4 + classes, anchors], float32.
+        scale: factor from 0..255 to the values that the graph expects.
+        pad_value: 0..255, fills the letterbox borders before scaling.
+        head: box encoding of the output.
+        score_threshold, nms_iou: defaults that suit the model.
+    """
+
+    name: str
+    sha256: str
+    labels: tuple[str, ...]
+    input_name: str
+    output_name: str
+    input_shape: tuple[int, int, int, int]
+    output_shape: tuple[int, int, int]
+    scale: float
+    pad_value: int
+    head: HeadKind
+    score_threshold: float
+    nms_iou: float
+
+
+@dataclass(frozen=True)
+class DetectorSettings:
+    """Post-processing values of one run: both thresholds 0..1; labels kept, or None for all of them."""
+
+    score_threshold: float
+    nms_iou: float
+    label_indices: tuple[int, ...] | None = None
+
+
+class Agent(str, enum.Enum):
+    """Who moves the bytes of a ledger row."""
+
+    CPU = "CPU"
+    GPU = "GPU"
+    COPY_ENGINE = "copy engine"
+    VIC = "VIC"
+    NVDEC = "NVDEC"
+    NVENC = "NVENC"
+    NVJPG = "NVJPG"
+
+
+class Payload(str, enum.Enum):
+    PIXELS = "pixels"
+    TENSOR = "tensor"
+    BITSTREAM = "bitstream"
+    RESULTS = "results"
+    PARAMETERS = "parameters"
+
+
+class Provenance(str, enum.Enum):
+    """How a ledger row is known: from strongest to weakest."""
+
+    MEASURED = "measured"  # callbacks of the driver or the allocator
+    STATIC = "static"  # nodes of the captured graph
+    DERIVED = "derived"  # layout times count
+    DECLARED = "declared"  # a driver's documented copy, with its source
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One movement of bytes that a backend says it makes for every frame (or packet)."""
+
+    name: str
+    agent: Agent
+    source: MemoryDomain
+    destination: MemoryDomain
+    payload: Payload
+    bytes_per_frame: int
+    provenance: Provenance
+    reason: str = ""
+    """Why the copy exists; for a declared row, the file and line that shows it."""
+
+
+class ViolationKind(str, enum.Enum):
+    """What must not happen in the active phase."""
+
+    HOST_ARRAY = "host array"  # a numpy buffer of at least GUARDED_BYTES
+    HOST_OBJECT = "host object"  # a Python object of at least GUARDED_BYTES
+    ARENA_GROWTH = "arena growth"  # our own arena was asked for memory after the seal
+    DEVICE_ALLOCATION = "device allocation"
+    ASYNC_ALLOCATION = "async allocation"
+    DEVICE_FREE = "device free"
+    PINNED_ALLOCATION = "pinned allocation"
+    HOST_COPY_2D = "2-D copy to the host"
+    HOST_COPY = "copy of a frame to the host"
+    DEVICE_SYNCHRONISE = "device synchronisation"
+
+
+GUARDED_BYTES = 64 * 1024
+"""A host buffer of ours from this size on is a violation in the active phase (bitstream packets excepted)."""

@@ -1,0 +1,1 @@
+"""Bitstreams, hardware-neutral: demultiplexing, kept packets, timelines, CPU decoding, writing MP4."""

@@ -1,0 +1,134 @@
+"""The guard: proves that its instruments see, then watches the active phase and acts by policy."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from zhcedge.core.errors import LedgerViolationError
+from zhcedge.core.ports import Canary, Instrument
+from zhcedge.core.types import ViolationKind
+
+log = logging.getLogger(__name__)
+
+
+class GuardPolicy(str, enum.Enum):
+    """What a violation in the active phase leads to."""
+
+    COUNT = "count"  # in the field: count, log once a kind, publish
+    FAIL = "fail"  # in tests: the run stops at the next frame with LedgerViolationError
+    ABORT = "abort"  # while hunting one: the process ends with a core dump
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What planting the canaries showed.
+
+    Attributes:
+        planted, seen: canaries planted, and those that changed exactly their own count by exactly one.
+        blind: kinds that the run claims and that no instrument was seen to see.
+    """
+
+    planted: int
+    seen: int
+    blind: frozenset[ViolationKind]
+
+
+class Guard:
+    """Watches the frame path through instruments.
+
+    Args:
+        instruments: started here, stopped by `stop`.
+        claims: the kinds that this run promises not to do.
+        policy: what `check` does about a violation.
+
+    `prove` and `seal` belong to the thread that owns the run, in warm-up; `check` to the collector thread.
+    """
+
+    def __init__(
+        self, instruments: Sequence[Instrument], claims: frozenset[ViolationKind], policy: GuardPolicy
+    ) -> None:
+        self._instruments = tuple(instruments)
+        self.claims, self._policy = claims, policy
+        self.proof = Proof(0, 0, claims)
+        self._base: dict[ViolationKind, int] | None = None
+        self._final: dict[ViolationKind, int] | None = None
+        self._logged: set[ViolationKind] = set()
+        for instrument in self._instruments:
+            instrument.start()
+
+    @property
+    def instruments(self) -> tuple[Instrument, ...]:
+        return self._instruments
+
+    def watch_thread(self) -> None:
+        """To be called once by each thread of the frame path."""
+        for instrument in self._instruments:
+            instrument.watch_thread()
+
+    def prove(self, canaries: Iterable[Canary] | None = None) -> Proof:
+        """Plant one of each violation and see whether exactly it is counted. Before the seal's `base` is taken."""
+        planted = seen = 0
+        visible: set[ViolationKind] = set()
+        for canary in canaries if canaries is not None else self._canaries():
+            before = self._counts()
+            canary.plant()
+            after = self._counts()
+            changed = {kind: after[kind] - before[kind] for kind in after if after[kind] != before[kind]}
+            planted += 1
+            if changed == {canary.kind: 1}:
+                seen += 1
+                visible.add(canary.kind)
+            else:
+                log.warning("canary %r was seen as %s", canary.kind.value, changed or "nothing")
+        self.proof = Proof(planted, seen, self.claims - visible)
+        return self.proof
+
+    def _canaries(self) -> list[Canary]:
+        return [canary for instrument in self._instruments for canary in instrument.canaries()]
+
+    def seal(self) -> None:
+        """From now on every change of a count is a violation."""
+        self._base = self._counts()
+
+    def violations(self) -> dict[ViolationKind, int]:
+        """Violations since the seal, of every kind that some instrument watches; empty before the seal."""
+        if self._base is None:
+            return {}
+        counts = self._counts() if self._final is None else self._final
+        return {kind: count - self._base.get(kind, 0) for kind, count in counts.items()}
+
+    def check(self) -> dict[ViolationKind, int]:
+        """Count, log and act by policy. Raises LedgerViolationError under FAIL."""
+        violations = self.violations()
+        for kind, count in violations.items():
+            if count and kind not in self._logged:
+                self._logged.add(kind)
+                log.error("ledger violation in the active phase: %s", kind.value)
+        if any(violations.values()):
+            self._act(violations)
+        return violations
+
+    def _act(self, violations: dict[ViolationKind, int]) -> None:
+        if self._policy is GuardPolicy.ABORT:
+            os.abort()
+        if self._policy is GuardPolicy.FAIL:
+            found = ", ".join(f"{count} {kind.value}" for kind, count in violations.items() if count)
+            raise LedgerViolationError(f"the active phase broke the ledger's promise: {found}", where="frame path")
+
+    def _counts(self) -> dict[ViolationKind, int]:
+        totals: dict[ViolationKind, int] = {}
+        for instrument in self._instruments:
+            for kind, count in instrument.counts().items():
+                totals[kind] = totals.get(kind, 0) + count
+        return totals
+
+    def stop(self) -> None:
+        """Freeze the counts and stop the instruments. May be called twice."""
+        if self._final is None:
+            self._final = self._counts()
+            for instrument in self._instruments:
+                instrument.stop()

@@ -1,0 +1,412 @@
+"""The frame path in motion: a reader per channel, one lane runner, one collector.
+
+Each thread has one owner and one blocking call. Nothing is shared but bounded queues made at initialisation: slots
+are the only currency, so every queue is bounded by the pools. A slot travels
+
+    pool -> reader (read, ingest) -> channel's ready queue -> runner (launch) -> collector (results) -> sinks -> pool
+
+The same pass serves warm-up (a few frames, no sinks) and the active phase.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic
+
+from zhcedge.core.errors import OutputError, PipelineError, ZhcEdgeError
+from zhcedge.core.ports import (
+    Clock,
+    Device,
+    EndOfStream,
+    Fence,
+    FrameSlot,
+    Idle,
+    Lane,
+    Program,
+    Sink,
+    Source,
+    SourceFacts,
+    StageTime,
+)
+from zhcedge.core.types import B, DetectionArray, FrameInfo
+from zhcedge.pipeline.guard import Guard
+from zhcedge.pipeline.pools import SharedSlot, SlotPool
+from zhcedge.pipeline.recorder import Recorder
+from zhcedge.pipeline.ring import DetectionRing, RingRecord
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.2  # how often a blocked thread looks whether it should stop
+_READ_AHEAD = 2  # frames of a file that may wait for a lane: more would only grow the latency
+_STALL_S = 30.0  # a launch that takes longer is a hang, not a slow stage
+
+
+@dataclass
+class Channel(Generic[B]):
+    """One channel of a run: its parts and its counts. The counts are written by its reader only."""
+
+    index: int
+    name: str
+    source: Source[B]
+    facts: SourceFacts
+    sinks: tuple[Sink[B], ...]
+    sink_names: tuple[str, ...]
+    pool: SlotPool[B]
+    shared: tuple[SharedSlot[B], ...]
+    ready: collections.deque[FrameSlot[B] | None] = field(default_factory=collections.deque)
+    frames: int = 0
+    dropped: int = 0
+    sink_dropped: int = 0
+    broken_sinks: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Launcher(Generic[B]):
+    """One launch position of a lane: a lane of depth 2 has two. `programs` by batch size."""
+
+    lane: Lane[B]
+    programs: Mapping[int, Program[B]]
+
+
+@dataclass(frozen=True)
+class _Launch(Generic[B]):
+    launcher: Launcher[B]
+    program: Program[B]
+    fence: Fence
+    slots: Sequence[FrameSlot[B]]
+
+
+@dataclass(frozen=True)
+class _ChannelEnd:
+    channel: int
+
+
+class FramePass(Generic[B]):
+    """One pass of frames from the sources to the ring: warm-up makes short ones, the active phase one.
+
+    Args:
+        frame_limit: frames to read from each channel, 0 for all there are.
+        ring: where results go; None in warm-up.
+        inspect: called by the collector with every finished slot, before sinks.
+        heartbeat: called by the collector with the total of finished frames after each launch.
+
+    `run` blocks its caller until every channel has ended or `stop` was called, and raises what a thread raised.
+    """
+
+    def __init__(
+        self,
+        device: Device[B],
+        channels: Sequence[Channel[B]],
+        launchers: Sequence[Launcher[B]],
+        guard: Guard,
+        recorder: Recorder,
+        clock: Clock,
+        *,
+        frame_limit: int = 0,
+        ring: DetectionRing | None = None,
+        inspect: Callable[[FrameSlot[B]], None] = lambda slot: None,
+        heartbeat: Callable[[int], None] = lambda frames: None,
+    ) -> None:
+        self._device, self._channels, self._guard, self._clock = device, tuple(channels), guard, clock
+        self.frame_limit, self._ring, self._inspect, self._heartbeat = frame_limit, ring, inspect, heartbeat
+        self._spans = _Spans(recorder, channels, launchers)
+        self._batches = sorted(launchers[0].programs, reverse=True)
+        self._tokens: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._credits: dict[int, queue.SimpleQueue[None]] = {}  # of channels that read files
+        for channel in self._channels:
+            if not channel.facts.is_live:
+                self._credits[channel.index] = queue.SimpleQueue()
+                for _ in range(_READ_AHEAD):
+                    self._credits[channel.index].put(None)
+        self._free: queue.SimpleQueue[Launcher[B]] = queue.SimpleQueue()
+        for launcher in launchers:
+            self._free.put(launcher)
+        self._inflight: queue.SimpleQueue[_Launch[B] | _ChannelEnd | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._broken = threading.Event()
+        self._error: ZhcEdgeError | None = None
+        self._last: dict[int, FrameInfo] = {}
+        self.frames = 0
+
+    def run(self) -> None:
+        """Run to the end. Raises the first error of any thread, as an error of our tree."""
+        threads = [self._thread(f"reader {channel.name}", self._read, channel) for channel in self._channels]
+        threads += [self._thread("runner", self._launch_all), self._thread("collector", self._collect_all)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Read no more frames; what is in flight is finished. Any thread, any time."""
+        self._stopping.set()
+
+    # -- reader ------------------------------------------------------------------------------------------------
+    def _read(self, channel: Channel[B]) -> None:
+        slot: FrameSlot[B] | None = None
+        try:
+            while not self._stopping.is_set() and not (self.frame_limit and channel.frames >= self.frame_limit):
+                slot = slot or self._slot_for(channel)
+                if slot is None and not channel.facts.is_live:
+                    continue
+                started_ns = self._clock.monotonic_ns()
+                item = channel.source.read(_POLL_S)
+                if isinstance(item, EndOfStream):
+                    break
+                if isinstance(item, Idle):
+                    continue
+                channel.frames += 1
+                self._spans.read(channel, item.info, started_ns)
+                if slot is None:
+                    channel.dropped += 1
+                    item.release()
+                    continue
+                item.release(after=self._device.ingest(item.surface, slot))
+                self._spans.ingest(channel, item.info, self._clock.monotonic_ns())
+                slot.info, slot.holder = item.info, "ready queue"
+                channel.ready.append(slot)
+                slot = None
+                self._tokens.put(channel.index)
+        finally:
+            if slot is not None:
+                channel.pool.release(slot)
+            channel.ready.append(None)
+            self._tokens.put(channel.index)
+
+    def _slot_for(self, channel: Channel[B]) -> FrameSlot[B] | None:
+        """A slot to read into. A file waits for one; a live channel takes back its own oldest waiting frame."""
+        credits = self._credits.get(channel.index)
+        if credits is None:
+            return channel.pool.acquire("reader", 0.0) or self._take_back(channel)
+        try:
+            credits.get(timeout=_POLL_S)
+        except queue.Empty:
+            return None
+        slot = channel.pool.acquire("reader", _POLL_S)
+        if slot is None:
+            credits.put(None)
+        return slot
+
+    def _take_back(self, channel: Channel[B]) -> FrameSlot[B] | None:
+        try:
+            slot = channel.ready.popleft()
+        except IndexError:
+            return None
+        if slot is not None:
+            channel.dropped += 1
+            slot.holder = "reader"
+        return slot
+
+    # -- runner ------------------------------------------------------------------------------------------------
+    def _launch_all(self) -> None:
+        open_channels = len(self._channels)
+        carried: collections.deque[FrameSlot[B]] = collections.deque()
+        try:
+            while open_channels or carried:
+                # A free lane comes first: until then a live reader can still replace what is waiting by newer frames.
+                launcher: Launcher[B] | None = self._free_launcher()
+                ended = self._gather(carried)
+                launcher = self._launch(launcher, carried)
+                for channel in ended:
+                    # An end goes after the channel's frames, and a batch may have left some behind.
+                    while any(slot.channel == channel for slot in carried):
+                        launcher = self._launch(launcher or self._free_launcher(), carried)
+                    open_channels -= 1
+                    self._inflight.put(_ChannelEnd(channel))
+                if launcher is not None:
+                    self._free.put(launcher)
+        finally:
+            self._inflight.put(None)
+            for slot in carried:
+                self._channels[slot.channel].pool.release(slot)
+
+    def _gather(self, carried: collections.deque[FrameSlot[B]]) -> list[int]:
+        """Add waiting slots to `carried`, up to a full batch; blocks for the first. Returns channels that ended."""
+        ended: list[int] = []
+        while len(carried) < self._batches[0] and not ended:
+            try:
+                token = self._tokens.get_nowait() if carried else self._tokens.get(timeout=_POLL_S)
+            except queue.Empty:
+                if carried or not self._broken.is_set():
+                    return ended
+                raise _Stopped from None
+            try:
+                slot = self._channels[token].ready.popleft()
+            except IndexError:  # a live reader took it back
+                continue
+            if slot is None:
+                ended.append(token)
+                continue
+            carried.append(slot)
+            if token in self._credits:
+                self._credits[token].put(None)
+        return ended
+
+    def _launch(self, launcher: Launcher[B] | None, carried: collections.deque[FrameSlot[B]]) -> Launcher[B] | None:
+        """Launch as many of `carried` as a batch takes. Returns the launcher when there was nothing to launch."""
+        if launcher is None or not carried:
+            return launcher
+        batch = next((size for size in self._batches if size <= len(carried)), self._batches[-1])
+        slots = tuple(carried.popleft() for _ in range(batch))
+        for slot in slots:
+            slot.holder = "lane"
+        program = launcher.programs[batch]
+        self._inflight.put(_Launch(launcher, program, program.launch(slots), slots))
+        return None
+
+    def _free_launcher(self) -> Launcher[B]:
+        while True:
+            try:
+                return self._free.get(timeout=_POLL_S)
+            except queue.Empty:
+                if self._broken.is_set():
+                    raise _Stopped from None
+
+    # -- collector ---------------------------------------------------------------------------------------------
+    def _collect_all(self) -> None:
+        while True:
+            item = self._inflight.get()
+            if item is None:
+                return
+            if isinstance(item, _ChannelEnd):
+                self._publish_end(item.channel)
+            else:
+                self._collect(item)
+
+    def _collect(self, launch: _Launch[B]) -> None:
+        self._wait(launch)
+        done_ns = self._clock.monotonic_ns()
+        times = launch.program.stage_times()
+        self._free.put(launch.launcher)  # at once: the lane must not wait for what follows
+        self._spans.stages(launch.launcher, launch.slots, times)
+        for slot in launch.slots:
+            slot.holder = "collector"
+            self._inspect(slot)
+            self._publish(slot)
+            self._spans.collect(slot.info, done_ns, self._clock.monotonic_ns())
+            self._hand_to_sinks(slot)
+        if self._ring is not None:
+            self._ring.wake()
+        self.frames += len(launch.slots)
+        self._heartbeat(self.frames)
+        self._guard.check()
+
+    def _wait(self, launch: _Launch[B]) -> None:
+        deadline_ns = self._clock.monotonic_ns() + int(_STALL_S * 1e9)
+        while not launch.fence.wait(_POLL_S):
+            if self._broken.is_set():
+                raise _Stopped
+            if self._clock.monotonic_ns() > deadline_ns:
+                raise PipelineError(f"no result for {_STALL_S:.0f} s", where=f"lane {launch.launcher.lane.index}")
+
+    def _publish(self, slot: FrameSlot[B]) -> None:
+        if self._ring is None:
+            return
+        result = slot.results[0]
+        detections: DetectionArray = result["detections"][: int(result["count"])]
+        image = slot.surface.format
+        self._last[slot.channel] = slot.info
+        self._ring.publish(
+            RingRecord(slot.info, image.width_px, image.height_px, self._clock.monotonic_ns(), detections)
+        )
+
+    def _publish_end(self, channel: int) -> None:
+        if self._ring is None:
+            return
+        info = self._last.get(channel, FrameInfo(channel, -1, self._clock.wall_ns(), self._clock.monotonic_ns()))
+        image = self._channels[channel].facts.format
+        empty: DetectionArray = self._channels[channel].pool.slots[0].results[0]["detections"][:0]
+        self._ring.publish(
+            RingRecord(info, image.width_px, image.height_px, self._clock.monotonic_ns(), empty, is_end=True)
+        )
+        self._ring.wake()
+
+    def _hand_to_sinks(self, slot: FrameSlot[B]) -> None:
+        channel = self._channels[slot.channel]
+        sinks = channel.sinks if self._ring is not None else ()  # warm-up frames are nobody's output
+        if not sinks:
+            channel.pool.release(slot)
+            return
+        shared = channel.shared[slot.index]
+        shared.begin(len(sinks))
+        for sink, name in zip(sinks, channel.sink_names, strict=True):
+            slot.holder = name
+            try:
+                is_taken = name not in channel.broken_sinks and self._submit(channel, sink, slot, shared)
+            except OutputError as error:
+                # The other sinks and detection go on; the sink raises again when it is closed.
+                log.error("channel %s, %s: %s", channel.name, name, error)
+                channel.broken_sinks.add(name)
+                is_taken = False
+            if not is_taken:
+                channel.sink_dropped += 1
+                shared.give_back(slot)
+
+    def _submit(self, channel: Channel[B], sink: Sink[B], slot: FrameSlot[B], shared: SharedSlot[B]) -> bool:
+        """A file waits for its sinks, so that no frame of the output is missing; a camera's frame is dropped."""
+        while not sink.submit(slot, shared.give_back):
+            if channel.facts.is_live or self._broken.wait(0.002):
+                return False
+        return True
+
+    # -- threads -----------------------------------------------------------------------------------------------
+    def _thread(self, name: str, body: Callable[..., None], *args: object) -> threading.Thread:
+        def guarded() -> None:
+            self._guard.watch_thread()
+            try:
+                body(*args)
+            except _Stopped:
+                pass
+            except ZhcEdgeError as error:
+                self._fail(error)
+            except Exception as error:  # a thread's last resort: an unknown fault ends the run
+                log.exception("%s failed", name)
+                self._fail(PipelineError(f"{type(error).__name__}: {error}", where=name, fix="report this as a bug"))
+
+        return threading.Thread(target=guarded, name=name, daemon=True)
+
+    def _fail(self, error: ZhcEdgeError) -> None:
+        self._error = self._error or error
+        self._broken.set()
+        self._stopping.set()
+        self._inflight.put(None)
+
+
+class _Stopped(Exception):
+    """Unwinds a thread because another one failed."""
+
+
+class _Spans(Generic[B]):
+    """Names and tracks of the frame path's spans, looked up once."""
+
+    def __init__(self, recorder: Recorder, channels: Sequence[Channel[B]], launchers: Sequence[Launcher[B]]) -> None:
+        self._recorder = recorder
+        self._read, self._ingest = recorder.name("read"), recorder.name("ingest")
+        self._collect = recorder.name("collect")
+        self._readers = [recorder.track(f"reader {channel.name}") for channel in channels]
+        self._lanes = {launcher.lane.index: recorder.track(f"lane {launcher.lane.index}") for launcher in launchers}
+        self._collector = recorder.track("collector")
+
+    def read(self, channel: Channel[B], info: FrameInfo, started_ns: int) -> None:
+        track = self._readers[channel.index]
+        self._recorder.span(self._read, track, channel.index, info.sequence, started_ns, info.read_time_ns)
+
+    def ingest(self, channel: Channel[B], info: FrameInfo, done_ns: int) -> None:
+        track = self._readers[channel.index]
+        self._recorder.span(self._ingest, track, channel.index, info.sequence, info.read_time_ns, done_ns)
+
+    def stages(self, launcher: Launcher[B], slots: Sequence[FrameSlot[B]], times: Sequence[StageTime]) -> None:
+        track, info = self._lanes[launcher.lane.index], slots[0].info
+        for time in times:
+            name = self._recorder.name(time.name)
+            self._recorder.span(name, track, info.channel, info.sequence, time.start_ns, time.end_ns)
+
+    def collect(self, info: FrameInfo, start_ns: int, end_ns: int) -> None:
+        self._recorder.span(self._collect, self._collector, info.channel, info.sequence, start_ns, end_ns)

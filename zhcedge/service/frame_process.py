@@ -1,0 +1,109 @@
+"""The control process's handle on a frame process: start, messages, stop. Used by one thread, the control loop's."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+
+from zhcedge.core.errors import PipelineError, ZhcEdgeError
+
+
+class FrameProcess:
+    """One run of the frame process.
+
+    Args:
+        command: the program and its arguments; three file descriptor numbers are appended: control pipe, shared
+            memory, wake-up.
+        memory_fd, wake_fd: inherited by the child; they stay the caller's to close.
+        first: the first message, with the configuration.
+
+    Raises PipelineError when the process can't be started, and then leaves nothing behind.
+    """
+
+    def __init__(self, command: Sequence[str], memory_fd: int, wake_fd: int, first: dict[str, object]) -> None:
+        ours, theirs = socket.socketpair()
+        fds = (theirs.fileno(), memory_fd, wake_fd)
+        try:
+            self._process = subprocess.Popen(
+                [*command, *(str(fd) for fd in fds)], pass_fds=fds, stdin=subprocess.DEVNULL
+            )
+        except OSError as error:
+            ours.close()
+            raise PipelineError(f"the frame process can't be started: {error.strerror}", where=command[0]) from error
+        finally:
+            theirs.close()
+        self._socket = ours
+        self._socket.setblocking(False)
+        self._buffer = b""
+        self._send(first)
+
+    def fileno(self) -> int:
+        """For a selector: readable when `messages` has something or the process has ended."""
+        return self._socket.fileno()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def messages(self) -> tuple[list[dict[str, object]], bool]:
+        """What has arrived, and whether the process has closed its end (it has ended or is about to)."""
+        is_closed = False
+        try:
+            while chunk := self._socket.recv(65536):
+                self._buffer += chunk
+            is_closed = True
+        except BlockingIOError:
+            pass
+        except OSError:  # connection reset: the process was killed
+            is_closed = True
+        *lines, self._buffer = self._buffer.split(b"\n")
+        return [json.loads(line) for line in lines], is_closed
+
+    def request_stop(self) -> None:
+        """Ask for a drain; the process then reports and ends."""
+        self._send({"stop": True})
+
+    def _send(self, message: dict[str, object]) -> None:
+        try:
+            self._socket.setblocking(True)
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            pass  # it is gone; `messages` reports that
+        finally:
+            self._socket.setblocking(False)
+
+    def wait(self, timeout_s: float) -> int:
+        """The exit status once the pipe is closed; a process that does not end in time is killed."""
+        try:
+            status = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGKILL)
+            status = self._process.wait()
+        return status
+
+    def close(self) -> None:
+        """Kill what still runs and close the pipe."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._socket.close()
+
+
+def exit_error(status: int) -> ZhcEdgeError:
+    """What to say about a frame process that ended without a word."""
+    how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
+    return PipelineError(f"the frame process {how}", fix="see the log above; it is started again")
+
+
+def restart_delay_s(attempt: int) -> float:
+    """Growing pause before start number `attempt` (0 is the first restart): 1, 2, 4, ... at most 60 seconds."""
+    return min(2.0**attempt, 60.0)
+
+
+def eventfd() -> int:
+    """A non-blocking eventfd, to wake a selector from another thread or process."""
+    return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
