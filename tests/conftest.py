@@ -8,6 +8,7 @@ never hides a test that could have run.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Generator
 
 import pytest
@@ -51,28 +52,27 @@ def pytest_make_collect_report(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    skipped = terminalreporter.stats.get("skipped", [])
-    slow = sum(1 for report in skipped if SLOW in str(report.longrepr))
-    elsewhere = sum(1 for report in skipped if CANNOT_RUN in str(report.longrepr))
-    if not skipped:
+    """List what was left out, a line for each reason: dozens of GPU tests would bury the rest one by one."""
+    reasons = Counter(_skip_reason(report) for report in terminalreporter.stats.get("skipped", []))
+    if not reasons:
         return
     terminalreporter.section("not run here")
-    if slow:
-        terminalreporter.line(f"{slow} slow tests; ./tools/test --all runs them")
-    if elsewhere:
-        terminalreporter.line(f"{elsewhere} that need another machine; the skip reasons above say what they need")
-    if rest := len(skipped) - slow - elsewhere:
-        terminalreporter.line(
-            f"{rest} others; the skip reasons above say why, ./tools/test --all counts them as failures"
-        )
+    for reason, count in sorted(reasons.items()):
+        is_accident = reason != SLOW and not reason.startswith(CANNOT_RUN)
+        hint = "; ./tools/test --all counts it as a failure" if is_accident else ""
+        terminalreporter.line(f"{count:4} {reason}{hint}")
+
+
+def _skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    text = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return text.removeprefix("Skipped: ")
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Turn a skip into a failure where everything was asked for and the test could have run."""
     if not (IS_EVERYTHING and report.skipped):
         return
-    reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    reason = reason.removeprefix("Skipped: ")
+    reason = _skip_reason(report)
     if not reason.startswith(CANNOT_RUN):
         report.outcome = "failed"
         report.longrepr = f"skipped although everything was asked for: {reason}"

@@ -26,6 +26,7 @@ class Profile:
 
 PROFILES: dict[str, Profile] = {
     "cpu": Profile("cpu", device="cpu", engine="onnxruntime-cpu", source="pyav", lanes=2, sinks={"mp4": "mp4"}),
+    "rtx": Profile("rtx", device="cuda", engine="onnxruntime-cuda", source="nvdec", lanes=2, sinks={"mp4": "nvjpeg"}),
 }
 
 

@@ -31,7 +31,7 @@ def skip_without_gpu(error: BackendUnavailableError) -> None:
     """Skip, unless ZHC_REQUIRE_GPU=1 says that the GPU must be there."""
     if os.environ.get("ZHC_REQUIRE_GPU") == "1":
         raise error
-    pytest.skip(str(error))
+    pytest.skip(f"cannot run here: {error}")
 
 
 def open_context() -> CudaContext:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from zhcedge.backends.cuda.descriptor import FORMAT_NUMBERS, FRAME, check_surface, pack, plane_sizes
+from zhcedge.backends.cuda.descriptor import FORMAT_NUMBERS, FRAME, check_surface, pack
 from zhcedge.backends.cuda.nvrtc import KERNELS, Nvrtc, cubin_name, kernel_source, load_cubin
 from zhcedge.backends.cuda.text import NAME_CHARACTERS, load_atlas, pack_names
 from zhcedge.core.errors import BackendUnavailableError, PipelineError
+from zhcedge.core.geometry import plane_sizes
 from zhcedge.core.types import ColorMatrix, ImageFormat, Layout, MemoryDomain, PixelFormat, Plane, Surface
 
 ARCHITECTURES = (86, 87, 89, 90, 120)

@@ -67,7 +67,7 @@ class BenchSettings:
     profile: str = "cpu"
     groups: int = 3
     block_frames: int = 200
-    rss_frames: int = 3000
+    rss_frames: int = 0
     has_latency: bool = True
 
 
@@ -221,7 +221,8 @@ class _EngineAlone:
     def __init__(self, bundle: Bundle) -> None:
         threads = str(os.cpu_count() or 1)
         command = [sys.executable, "-I", str(_ENGINE_ONLY), str(bundle.model_path), threads]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        environ = {**os.environ, "ORT_DISABLE_TELEMETRY": "1"}  # as our own engine does
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ)
         hello = json.loads(self._line())
         if hello["ours"]:
             raise PipelineError(f"the engine-only process imported {hello['ours'][0]}", where="bench")

@@ -1,20 +1,16 @@
 """The engine alone, for `bench`: imports nothing of ours, so that nothing of ours can slow or help it.
 
-Run as a script in isolated mode: python -I engine_only.py MODEL THREADS. Commands come as JSON lines on standard
-input, {"frames": N, "lanes": L, "interval_ms": M}; for each, one JSON line answers {"seconds": ..., "frames": ..., "times_ms": [...]}.
-L threads call one session at the same time, each with tensors of its own bound once, and begin a call every M
-milliseconds (0: at once).
+Run as a script in isolated mode: python -I engine_only.py MODEL THREADS. A command is a JSON line on standard input,
+{"frames": N, "lanes": L, "interval_ms": M}, answered by one with "seconds", "frames" and "times_ms". L threads call one
+session at the same time, each with tensors of its own bound once, and begin a call every M milliseconds (0: at once).
 """
 
 import json
-import os
 import sys
 import threading
 import time
 
 import numpy as np
-
-os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # read at import
 import onnxruntime
 
 

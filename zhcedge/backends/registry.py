@@ -39,5 +39,11 @@ ENGINES: Registry[EngineFactory] = Registry(
         "onnxruntime-cuda": "zhcedge.backends.engines.onnxruntime_cuda:open_cuda",
     },
 )
-SOURCES: Registry[SourceFactory] = Registry("source", {"pyav": "zhcedge.backends.cpu.source:PyAvSource"})
-SINKS: Registry[SinkFactory] = Registry("sink", {"mp4": "zhcedge.backends.cpu.mp4_sink:Mp4Sink"})
+SOURCES: Registry[SourceFactory] = Registry(
+    "source",
+    {"pyav": "zhcedge.backends.cpu.source:PyAvSource", "nvdec": "zhcedge.backends.nvcodec.source:NvCodecSource"},
+)
+SINKS: Registry[SinkFactory] = Registry(
+    "sink",
+    {"mp4": "zhcedge.backends.cpu.mp4_sink:Mp4Sink", "nvjpeg": "zhcedge.backends.cuda.nvjpeg.sink:JpegSink"},
+)

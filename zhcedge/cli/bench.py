@@ -24,7 +24,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--clip", default="clip:walkers", metavar="URI", help="video; default: the bundled clip")
     parser.add_argument("--groups", type=int, default=3, metavar="N", help="A B B A groups; default 3")
     parser.add_argument("--frames", type=int, default=200, metavar="N", help="frames of a block; default 200")
-    parser.add_argument("--rss-frames", type=int, default=3000, metavar="N", help="of the memory run; 0: none")
+    parser.add_argument(
+        "--rss-frames", type=int, default=0, metavar="N", help="add a memory run; tools/soak memory is one"
+    )
     parser.add_argument("--no-latency", action="store_true", help="leave out the run with a broker")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything, with raw samples, as JSON")
     parser.set_defaults(run=run)

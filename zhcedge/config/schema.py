@@ -101,6 +101,9 @@ class PipelineConfig(_Section):
     slots: Whole = Field(
         default=0, ge=0, le=64, description="frames in flight per channel; 0 sizes it from lanes and sinks"
     )
+    batch: Whole = Field(
+        default=0, ge=0, le=64, description="most frames in one batch; 0 takes one, or what the model is made for"
+    )
     guard: Literal["count", "fail", "abort"] = Field(
         default="count",
         description="what an allocation in the active phase does: count it, end the run, or abort the process",

@@ -1,4 +1,4 @@
-"""Letterbox geometry: how a picture of any size maps into a model's input, and boxes back again.
+"""Geometry: the planes of a picture, and how one of any size maps into a model's input and boxes back again.
 
 Every backend uses these numbers, so that a kernel and its numpy twin sample the same places. Conventions (the
 usual "half-pixel" ones, as in ONNX Resize `half_pixel` and OpenCV's INTER_LINEAR):
@@ -12,6 +12,21 @@ usual "half-pixel" ones, as in ONNX Resize `half_pixel` and OpenCV's INTER_LINEA
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from zhcedge.core.types import ImageFormat, PixelFormat
+
+
+def plane_sizes(image: ImageFormat) -> tuple[tuple[int, int], ...]:
+    """(width_bytes, rows) of each plane. Chroma of an odd-sized picture is rounded up."""
+    width, height = image.width_px, image.height_px
+    chroma_width, chroma_rows = (width + 1) // 2, (height + 1) // 2
+    if image.pixel_format is PixelFormat.NV12:
+        return (width, height), (2 * chroma_width, chroma_rows)
+    if image.pixel_format is PixelFormat.P010:
+        return (2 * width, height), (4 * chroma_width, chroma_rows)
+    if image.pixel_format is PixelFormat.I420:
+        return (width, height), (chroma_width, chroma_rows), (chroma_width, chroma_rows)
+    return ((3 * width, height),)
 
 
 @dataclass(frozen=True)

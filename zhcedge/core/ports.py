@@ -405,10 +405,17 @@ class Broker(Protocol):
 # -- what factories are asked for ------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class DeviceSettings:
-    """How to open a device: its index, and threads that host work may use (0: as many as there are cores)."""
+    """How to open a device.
+
+    Attributes:
+        index: which one of its kind.
+        threads: that host work may use, 0 for as many as there are cores.
+        is_audit: watch and time everything, also where that costs time.
+    """
 
     index: int = 0
     threads: int = 0
+    is_audit: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ looks inside B.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -142,6 +142,7 @@ class ModelFacts:
         pad_value: 0..255, fills the letterbox borders before scaling.
         head: box encoding of the output.
         score_threshold, nms_iou: defaults that suit the model.
+        has_free_batch: the graph takes any batch; the shapes hold the one that lanes are made for.
     """
 
     name: str
@@ -156,6 +157,19 @@ class ModelFacts:
     head: HeadKind
     score_threshold: float
     nms_iou: float
+    has_free_batch: bool = False
+
+    def with_batch(self, batch: int) -> ModelFacts:
+        """The same model for lanes of `batch` frames. Only sensible where the graph leaves the batch open."""
+        return replace(
+            self, input_shape=(batch, *self.input_shape[1:]), output_shape=(batch, *self.output_shape[1:])
+        )
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """What programs are compiled for, growing: powers of two, and the lane's own batch."""
+        largest = self.input_shape[0]
+        return (*(1 << power for power in range((largest - 1).bit_length())), largest)
 
 
 @dataclass(frozen=True)

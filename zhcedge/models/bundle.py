@@ -15,7 +15,7 @@ from pathlib import Path
 
 from zhcedge.core.errors import ModelError
 from zhcedge.core.types import ModelFacts
-from zhcedge.models.manifest import MANIFEST_NAME, Manifest, parse_manifest
+from zhcedge.models.manifest import FREE_BATCH, MANIFEST_NAME, Manifest, parse_manifest
 
 MAX_TEXT_BYTES = 1024 * 1024
 """Limit for the manifest and the labels, so that a wrong path can't fill the memory."""
@@ -63,6 +63,8 @@ def load_bundle(name_or_path: str | Path) -> Bundle:
     _verify_files(folder, manifest)
     labels = _read_labels(folder / manifest.labels)
     _check_label_count(labels, manifest, folder)
+    has_free_batch = manifest.input.shape[0] == FREE_BATCH
+    batch = 1 if has_free_batch else manifest.input.shape[0]
     return Bundle(
         facts=ModelFacts(
             name=manifest.name,
@@ -70,13 +72,14 @@ def load_bundle(name_or_path: str | Path) -> Bundle:
             labels=labels,
             input_name=manifest.input.name,
             output_name=manifest.output.name,
-            input_shape=manifest.input.shape,
-            output_shape=manifest.output.shape,
+            input_shape=(batch, *manifest.input.shape[1:]),
+            output_shape=(batch, *manifest.output.shape[1:]),
             scale=manifest.input.scale,
             pad_value=manifest.input.pad,
             head=manifest.output.head,
             score_threshold=manifest.thresholds.score,
             nms_iou=manifest.thresholds.nms_iou,
+            has_free_batch=has_free_batch,
         ),
         folder=folder,
         model_path=folder / manifest.model,

@@ -26,6 +26,9 @@ FileName = Annotated[str, AfterValidator(_plain_file_name)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 TensorName = Annotated[str, Field(min_length=1, max_length=200)]
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
+FREE_BATCH = -1
+Batch = PositiveInt | Literal[-1]
+"""First dimension of a shape; -1 where the graph takes any."""
 
 
 class _Part(BaseModel):
@@ -36,7 +39,7 @@ class InputFacts(_Part):
     """The input tensor: float32, `scale` times 0..255 values, letterbox borders of `pad` (0..255, before scaling)."""
 
     name: TensorName
-    shape: tuple[PositiveInt, Literal[3], PositiveInt, PositiveInt]
+    shape: tuple[Batch, Literal[3], PositiveInt, PositiveInt]
     layout: Literal["nchw"]
     colour: Literal["rgb"]
     scale: Annotated[float, Field(gt=0, le=1)]
@@ -47,7 +50,7 @@ class OutputFacts(_Part):
     """The output tensor: float32 [batch, 4 + classes, anchors] and how boxes are written in it."""
 
     name: TensorName
-    shape: tuple[PositiveInt, Annotated[int, Field(ge=5)], PositiveInt]
+    shape: tuple[Batch, Annotated[int, Field(ge=5)], PositiveInt]
     head: HeadKind
 
 

@@ -54,6 +54,8 @@ class Segment:
     def __init__(self, fd: int = -1, wake_fd: int = -1) -> None:
         self._map = mmap.mmap(fd, self.size())
         view = memoryview(self._map)
+        for page in range(0, self.size(), mmap.PAGESIZE):
+            view[page] |= 0  # fault it in now: a page that is touched first in the active phase is memory that grows
         at = 1024
         self.counters = Counters(view[:at])
         ring_bytes, spans_bytes = DetectionRing.size(RING_RECORDS), Recorder.size(SPANS)

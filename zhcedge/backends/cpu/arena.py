@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zhcedge.core.errors import PhaseError, PipelineError
-from zhcedge.core.types import RESULT_DTYPE, ImageFormat, Layout, MemoryDomain, PixelFormat, Plane, Surface, Tensor
+from zhcedge.core.geometry import plane_sizes
+from zhcedge.core.types import RESULT_DTYPE, ImageFormat, Layout, MemoryDomain, Plane, Surface, Tensor
 
 CpuBuffer = npt.NDArray[np.uint8]
 S = TypeVar("S", bound=np.generic)
@@ -29,18 +30,6 @@ def tensor_array(tensor: Tensor[CpuBuffer]) -> npt.NDArray[np.float32]:
     if tensor.dtype != "float32":
         raise PipelineError(f"tensor {tensor.name!r} holds {tensor.dtype}, not float32")
     return tensor.buffer.view(np.float32).reshape(tensor.shape)
-
-
-def plane_sizes(image: ImageFormat) -> tuple[tuple[int, int], ...]:
-    """(width_bytes, rows) of each plane. Chroma of an odd-sized picture is rounded up."""
-    width, height = image.width_px, image.height_px
-    chroma_width, chroma_rows = (width + 1) // 2, (height + 1) // 2
-    return {
-        PixelFormat.NV12: ((width, height), (2 * chroma_width, chroma_rows)),
-        PixelFormat.P010: ((2 * width, height), (4 * chroma_width, chroma_rows)),
-        PixelFormat.I420: ((width, height), (chroma_width, chroma_rows), (chroma_width, chroma_rows)),
-        PixelFormat.RGB24: ((3 * width, height),),
-    }[image.pixel_format]
 
 
 def pitch_bytes(width_bytes: int) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from zhcedge.backends.cpu.arena import CpuArena, CpuBuffer, plane_sizes
+from zhcedge.backends.cpu.arena import CpuArena, CpuBuffer
 from zhcedge.backends.cpu.detect import DetectStage
 from zhcedge.backends.cpu.ingest import ingest
 from zhcedge.backends.cpu.letterbox import LetterboxStage
 from zhcedge.backends.cpu.overlay import OverlayStage
 from zhcedge.backends.cpu.program import CpuLane, CpuProgram, DoneFence, ThreadHooks
 from zhcedge.core.errors import PipelineError
+from zhcedge.core.geometry import plane_sizes
 from zhcedge.core.ports import DeviceSettings, Fence, FrameSlot, Instrument, Lane, Stage
 from zhcedge.core.types import (
     RESULT_DTYPE,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from zhcedge.backends.cpu.arena import CpuBuffer, plane_sizes
+from zhcedge.backends.cpu.arena import CpuBuffer
 from zhcedge.core.errors import PipelineError
+from zhcedge.core.geometry import plane_sizes
 from zhcedge.core.types import MemoryDomain, PixelFormat, Plane, Surface
 
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from zhcedge.backends.cpu.arena import CpuArena, CpuBuffer, pitch_bytes, plane_sizes, tensor_array
+from zhcedge.backends.cpu.arena import CpuArena, CpuBuffer, pitch_bytes, tensor_array
 from zhcedge.backends.cpu.program import CpuLane
 from zhcedge.core.errors import PipelineError
-from zhcedge.core.geometry import Letterbox
+from zhcedge.core.geometry import Letterbox, plane_sizes
 from zhcedge.core.types import ColorMatrix, ImageFormat, ModelFacts, PixelFormat, Surface
 
 Floats = npt.NDArray[np.float32]

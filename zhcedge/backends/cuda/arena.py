@@ -17,8 +17,8 @@ import numpy.typing as npt
 from zhcedge.backends.cuda import _vendor
 from zhcedge.backends.cuda._vendor import pycuda
 from zhcedge.backends.cuda.context import CudaContext, CudaFence
-from zhcedge.backends.cuda.descriptor import plane_sizes
 from zhcedge.core.errors import PhaseError, PipelineError
+from zhcedge.core.geometry import plane_sizes
 from zhcedge.core.types import RESULT_DTYPE, ImageFormat, Layout, MemoryDomain, Plane, Surface, Tensor
 
 ALIGNMENT_BYTES = 256

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 from zhcedge.core.errors import PipelineError
-from zhcedge.core.geometry import Letterbox
+from zhcedge.core.geometry import Letterbox, plane_sizes
 from zhcedge.core.types import ColorMatrix, ImageFormat, Layout, MemoryDomain, PixelFormat, Surface
 
 FRAME = struct.Struct("<4Q12i")
@@ -18,18 +18,6 @@ FRAME = struct.Struct("<4Q12i")
 FORMAT_NUMBERS = {PixelFormat.NV12: 0, PixelFormat.I420: 1, PixelFormat.P010: 2, PixelFormat.RGB24: 3}
 
 GPU_DOMAINS = (MemoryDomain.DEVICE, MemoryDomain.UNIFIED)
-
-
-def plane_sizes(image: ImageFormat) -> tuple[tuple[int, int], ...]:
-    """(width_bytes, rows) of each plane. Chroma of an odd-sized picture is rounded up."""
-    width, height = image.width_px, image.height_px
-    chroma_width, chroma_rows = (width + 1) // 2, (height + 1) // 2
-    return {
-        PixelFormat.NV12: ((width, height), (2 * chroma_width, chroma_rows)),
-        PixelFormat.P010: ((2 * width, height), (4 * chroma_width, chroma_rows)),
-        PixelFormat.I420: ((width, height), (chroma_width, chroma_rows), (chroma_width, chroma_rows)),
-        PixelFormat.RGB24: ((3 * width, height),),
-    }[image.pixel_format]
 
 
 def check_surface(surface: Surface[int], what: str) -> None:

@@ -8,12 +8,13 @@ from zhcedge.backends.cuda._vendor import pycuda
 from zhcedge.backends.cuda.arena import CudaArena
 from zhcedge.backends.cuda.context import CudaContext, CudaFence
 from zhcedge.backends.cuda.cupti.instrument import KINDS, CuptiInstrument
-from zhcedge.backends.cuda.descriptor import FRAME, check_surface, pack, plane_sizes
+from zhcedge.backends.cuda.descriptor import FRAME, check_surface, pack
 from zhcedge.backends.cuda.ingest import Ingest
 from zhcedge.backends.cuda.kernels import Kernels
 from zhcedge.backends.cuda.program import CudaProgram
 from zhcedge.backends.cuda.stages import CudaLane, DetectStage, LetterboxStage, OverlayStage
 from zhcedge.core.errors import PhaseError, PipelineError
+from zhcedge.core.geometry import plane_sizes
 from zhcedge.core.ports import DeviceSettings, FrameSlot, Instrument, Lane, Stage
 from zhcedge.core.types import (
     RESULT_DTYPE,

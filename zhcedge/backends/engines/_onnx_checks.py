@@ -11,6 +11,12 @@ from zhcedge.core.types import ModelFacts
 
 def check_session(session: Session, facts: ModelFacts) -> None:
     """Raises ModelError, naming what was found and what the manifest says, when they differ."""
+    if facts.has_free_batch and any(node.shape and isinstance(node.shape[0], int) for node in session.inputs):
+        raise ModelError(
+            f"the graph has a fixed batch of {session.inputs[0].shape[0]}, the manifest says that it takes any",
+            where=facts.name,
+            fix="correct the bundle's manifest",
+        )
     _check("input", session.inputs, facts.input_name, facts.input_shape, facts.name)
     _check("output", session.outputs, facts.output_name, facts.output_shape, facts.name)
 
@@ -26,7 +32,7 @@ def _check(kind: str, found: Sequence[NodeArg], name: str, shape: tuple[int, ...
     node = by_name[name]
     if node.type != "tensor(float)":
         raise ModelError(f"{kind} {name!r} is {node.type}, not tensor(float)", where=model, fix=fix)
-    # A free dimension (a name or None) takes any size.
+    # A free dimension (a name or None) takes any size. A batch that the manifest calls free must be.
     dimensions_fit = len(node.shape) == len(shape) and all(
         not isinstance(have, int) or have == want for have, want in zip(node.shape, shape, strict=True)
     )

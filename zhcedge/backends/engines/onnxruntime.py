@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,9 @@ from zhcedge.core.types import ModelFacts, Tensor
 
 CpuBuffer = npt.NDArray[np.uint8]
 """The cpu device's buffer type: a tensor's is 1-D bytes."""
+
+_SOON_NS = 10_000_000
+"""A lane that has just run the model is back within this time when frames are waiting."""
 
 INSTALL = "pip install 'zhcedge[cpu]'"
 
@@ -96,22 +100,26 @@ class OnnxRuntimeEngine:
 
 
 class _Load:
-    """How many lanes are running the model now."""
+    """Whether the lanes keep each other company."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running = 0
+        self._ended_ns: dict[int, int] = {}
 
-    def begin(self) -> int:
-        """Count one more run; returns how many others there are."""
+    def begin(self, lane: int) -> bool:
+        """A run begins. True when another lane's is going on or ended just now: that lane will soon be back."""
+        now_ns = time.monotonic_ns()
         with self._lock:
-            others = self._running
+            recent = (other for other, at in self._ended_ns.items() if now_ns - at < _SOON_NS)
+            is_shared = self._running > 0 or any(other != lane for other in recent)
             self._running += 1
-        return others
+        return is_shared
 
-    def end(self) -> None:
+    def end(self, lane: int) -> None:
         with self._lock:
             self._running -= 1
+            self._ended_ns[lane] = time.monotonic_ns()
 
 
 @dataclass(frozen=True)
@@ -139,11 +147,11 @@ class InferenceStage:
             # A session makes its scratch memory in its first run: both have theirs in warm-up, whatever the load.
             self._is_first = False
             self._narrow.run()
-        others = self._load.begin()
+        is_shared = self._load.begin(self._lane.index)
         try:
-            (self._narrow if others else self._wide).run()
+            (self._narrow if is_shared else self._wide).run()
         finally:
-            self._load.end()
+            self._load.end(self._lane.index)
 
 
 def _address(tensor: Tensor[CpuBuffer]) -> int:
