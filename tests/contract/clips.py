@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 from pathlib import Path
 
@@ -56,6 +57,16 @@ def make_clip(
             frame.pts, frame.time_base = index, Fraction(1, fps)
             output.mux(stream.encode(frame))
         output.mux(stream.encode(None))
+    return path
+
+
+def cut_clip(source: Path, path: Path, count: int) -> Path:
+    """The first `count` packets of a video, as they are: real pictures in a file that plays quickly."""
+    with av.open(str(source)) as whole, av.open(str(path), "w") as output:
+        stream = output.add_stream_from_template(whole.streams.video[0])
+        for packet in itertools.islice(whole.demux(whole.streams.video[0]), count):
+            packet.stream = stream
+            output.mux(packet)
     return path
 
 

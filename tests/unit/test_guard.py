@@ -11,7 +11,7 @@ from zhcedge.core.errors import LedgerViolationError
 from zhcedge.core.ports import Canary
 from zhcedge.core.types import GUARDED_BYTES, ViolationKind
 from zhcedge.pipeline.guard import Guard, GuardPolicy
-from zhcedge.pipeline.host_memory import ArenaGrowth, HostArrays, HostObjects
+from zhcedge.pipeline.host_memory import OBJECT_BYTES, ArenaGrowth, HostArrays, HostObjects
 from zhcedge.pipeline.ledger import LedgerReport, Verdict
 
 ARRAYS = frozenset({ViolationKind.HOST_ARRAY})
@@ -90,7 +90,7 @@ def test_the_audit_sees_a_large_object_that_is_no_array() -> None:
     arrays = HostArrays()
     guard = Guard([arrays, HostObjects(arrays)], ARRAYS, GuardPolicy.COUNT)
     guard.seal()
-    bytes(2 * GUARDED_BYTES)
+    bytes(2 * OBJECT_BYTES)
     assert guard.violations()[ViolationKind.HOST_OBJECT] == 1
     guard.stop()
 

@@ -128,7 +128,7 @@ def bench(settings: BenchSettings, progress: Callable[[str], None]) -> BenchResu
     )
     if latency is not None:
         result.publish_latency_ms, result.engine_paced_p50_ms = latency, paced_ms
-        result.publish_to_engine = latency["p50"] / paced_ms
+        result.publish_to_engine = latency["published_p50"] / paced_ms
     if settings.rss_frames:
         progress(f"memory: {settings.rss_frames} frames")
         endless = _config(settings, has_sink=False, is_looped=True)

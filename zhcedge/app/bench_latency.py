@@ -25,7 +25,9 @@ from zhcedge.core.errors import BrokerError, PipelineError
 
 
 def publish_latency(clip: str, profile: str) -> dict[str, float]:
-    """Milliseconds from a frame's read to its event's arrival: {"p50", "p99", "count"}.
+    """Milliseconds from a frame's read until its event is published, and until it has arrived at a subscriber.
+
+    Returns {"published_p50", "published_p99", "arrived_p50", "arrived_p99", "count"}.
 
     Raises BrokerError or BackendUnavailableError without a broker, PipelineError when the daemon fails.
     """
@@ -43,13 +45,13 @@ def publish_latency(clip: str, profile: str) -> dict[str, float]:
                 client.loop_stop()
             if status:
                 raise PipelineError(f"the daemon ended with exit code {status}: {last_line(log)}", where="bench")
-            read = _read_times_ms(trace)
-    latencies = np.array([at - read[frame] for frame, at in arrivals.items() if frame in read])
-    return {
-        "p50": float(np.percentile(latencies, 50)),
-        "p99": float(np.percentile(latencies, 99)),
-        "count": float(len(latencies)),
-    }
+            read, published = _ends_ms(trace, "read"), _ends_ms(trace, "publish")
+    updates = [frame for frame in arrivals if frame in read and frame in published]
+    result = {"count": float(len(updates))}
+    for name, times in (("published", published), ("arrived", arrivals)):
+        latencies = np.array([times[frame] - read[frame] for frame in updates])
+        result |= {f"{name}_p{percent}": float(np.percentile(latencies, percent)) for percent in (50, 99)}
+    return result
 
 
 def _write_config(folder: Path, broker: DemoBroker, clip: str, profile: str) -> Path:
@@ -86,11 +88,11 @@ def _subscribe(broker: DemoBroker, arrivals: dict[int, float]) -> mqtt.Client:
     return client
 
 
-def _read_times_ms(trace: Path) -> dict[int, float]:
-    """When each frame had been read, from the daemon's trace; the active phase's frames come last and win."""
+def _ends_ms(trace: Path, name: str) -> dict[int, float]:
+    """When each frame's span of this name ended; the active phase comes after warm-up in the trace and wins."""
     events = json.loads(trace.read_text())["traceEvents"]
     return {
         event["args"]["frame"]: (event["ts"] + event["dur"]) / 1e3
         for event in events
-        if event["ph"] == "X" and event["name"] == "read"
+        if event["ph"] == "X" and event["name"] == name
     }

@@ -54,6 +54,8 @@ class ControlLoop:
         self._phase, self._reason = Phase.INITIALISING, ""
         self._memory_fd, self._ring_fd, self._wake_fd = Segment.create_fd(), eventfd(), eventfd()
         self.segment = Segment(self._memory_fd)
+        recorder = self.segment.control_recorder
+        self._publish_span, self._publish_track = recorder.name("publish"), recorder.track("publish")
         self._frame: FrameProcess | None = None
         self._attempt, self._active_since_s, self._restart_at_s = 0, 0.0, 0.0
         self._stop_requested = self._stop_sent = False
@@ -115,7 +117,11 @@ class ControlLoop:
     def _drain_ring(self) -> None:
         for record in self.segment.ring.drain():
             if self.events.handle(record):
+                started_ns = self._clock.monotonic_ns()
                 self._pump()  # per record: a frame's events must not wait for those of the next one
+                channel, sequence = record.info.channel, record.info.sequence
+                span = (self._publish_span, self._publish_track, channel, sequence)
+                self.segment.control_recorder.span(*span, started_ns, self._clock.monotonic_ns())
 
     def _pump(self) -> None:
         if self._broker is not None:

@@ -64,9 +64,11 @@ def _table(result: BenchResult) -> str:
     ]
     if result.publish_latency_ms is not None:
         latency = result.publish_latency_ms
-        rows.append(("frame to subscriber", f"p50 {latency['p50']:.1f} ms, p99 {latency['p99']:.1f} ms"))
+        for name in ("published", "arrived"):
+            p50, p99 = latency[f"{name}_p50"], latency[f"{name}_p99"]
+            rows.append((f"frame read to event {name}", f"p50 {p50:.1f} ms, p99 {p99:.1f} ms"))
         rows.append(("one engine call, same pace", f"p50 {result.engine_paced_p50_ms:.1f} ms"))
-        rows.append(("frame to subscriber / engine", f"{result.publish_to_engine:.2f}"))
+        rows.append(("published / engine call", f"{result.publish_to_engine:.2f}"))
     if result.rss_mib_per_10k_frames is not None:
         rows.append(("memory per 10,000 frames", f"{result.rss_mib_per_10k_frames} MiB"))
     width = max(len(name) for name, _ in rows)

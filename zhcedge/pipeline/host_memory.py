@@ -18,6 +18,10 @@ from zhcedge.core.errors import BackendUnavailableError
 from zhcedge.core.ports import Canary
 from zhcedge.core.types import GUARDED_BYTES, ViolationKind
 
+OBJECT_BYTES = 4 * GUARDED_BYTES
+"""From where HostObjects sees an object. The peak is a sum: small objects of all threads, and numpy's own buffers of
+32 KiB an operand, reach 64 to 128 KiB together for a moment, so that one object of 64 KiB can't be told from them."""
+
 # Both prototypes keep the interpreter lock, which numpy holds whenever it allocates.
 _MALLOC = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _CALLOC = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
@@ -145,7 +149,7 @@ def _capsule(handler: _Handler) -> object:
 
 
 class HostObjects:
-    """Counts intervals between two looks in which Python objects of GUARDED_BYTES or more came up.
+    """Counts intervals between two looks in which Python objects of OBJECT_BYTES or more came up.
 
     tracemalloc knows the peak since the last look; arrays seen by `arrays` meanwhile are not counted twice. All
     threads of the process are seen. Slows Python's allocations down: for the audit only.
@@ -168,7 +172,7 @@ class HostObjects:
     def counts(self) -> dict[ViolationKind, int]:
         array_bytes = self._arrays.total_bytes - self._array_bytes
         _, peak = tracemalloc.get_traced_memory()
-        if peak - self._base - array_bytes >= GUARDED_BYTES:
+        if peak - self._base - array_bytes >= OBJECT_BYTES:
             self._count += 1
         self._look()
         return {ViolationKind.HOST_OBJECT: self._count}
@@ -186,7 +190,7 @@ class HostObjects:
 
 
 def _plant_object() -> None:
-    bytearray(2 * GUARDED_BYTES)
+    bytearray(2 * OBJECT_BYTES)
 
 
 class ArenaGrowth:

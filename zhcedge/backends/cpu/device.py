@@ -119,7 +119,9 @@ class CpuDevice:
     def close(self) -> None:
         """Finish launches in flight and end the lanes' threads; a second call does nothing."""
         while self._lanes:
-            self._lanes.pop().worker.close()
+            lane = self._lanes.pop()
+            lane.worker.close()
+            lane.assistant.close()
 
     def _own(self, lane: Lane[CpuBuffer]) -> CpuLane:
         if not isinstance(lane, CpuLane):

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zhcedge.backends.cpu.arena import CpuArena, CpuBuffer, pitch_bytes, tensor_array
-from zhcedge.backends.cpu.program import CpuLane
+from zhcedge.backends.cpu.program import CpuLane, LaunchFence
 from zhcedge.core.errors import PipelineError
 from zhcedge.core.geometry import Letterbox, plane_sizes
 from zhcedge.core.types import ColorMatrix, ImageFormat, ModelFacts, PixelFormat, Surface
@@ -28,6 +28,8 @@ Indices = npt.NDArray[np.intp]
 
 _STRIP_ROWS = 64
 """Output rows worked on at a time: scratch stays in the second-level cache, call overhead stays below 5 %."""
+
+_FOR_EVER_S = 3600.0  # the assistant does bounded work; a hang is the collector's to notice
 
 _KR_KB = {ColorMatrix.BT601: (0.299, 0.114), ColorMatrix.BT709: (0.2126, 0.0722)}
 
@@ -187,13 +189,18 @@ class PictureLetterbox:
         """Set all of [3, H, W] to the pad value; the picture is written over its part of it."""
         target.fill(self._pad)
 
-    def __call__(self, surface: Surface[CpuBuffer], target: Floats) -> None:
-        """Write the scaled picture into its place in `target`, [3, H, W] float32. Allocates nothing of 64 KiB."""
+    def __call__(self, surface: Surface[CpuBuffer], target: Floats, rows: range | None = None) -> None:
+        """Write the scaled picture into its place in `target`, [3, H, W] float32. Allocates nothing of 64 KiB.
+
+        Args:
+            rows: of the scaled picture, to write a part of it; None for all.
+        """
         box = self.box
+        rows = range(box.height_px) if rows is None else rows
         inner = target[:, box.top_px : box.top_px + box.height_px, box.left_px : box.left_px + box.width_px]
         convert = self._convert_rgb if self._image.pixel_format is PixelFormat.RGB24 else self._convert_yuv
-        for start in range(0, box.height_px, _STRIP_ROWS):
-            stop = min(start + _STRIP_ROWS, box.height_px)
+        for start in range(rows.start, rows.stop, _STRIP_ROWS):
+            stop = min(start + _STRIP_ROWS, rows.stop)
             strip = inner[:, start:stop]
             convert(surface, start, stop, strip)
 
@@ -228,14 +235,18 @@ class PictureLetterbox:
 
 
 class LetterboxStage:
-    """Implements core.ports.Stage: slot surfaces -> lane.input. Runs on the lane's thread."""
+    """Implements core.ports.Stage: slot surfaces -> lane.input. Runs on the lane's thread and its assistant's.
+
+    Two threads, because a frame that comes after a pause finds cold caches: 3.6 ms for 768x576 to 416 on one core,
+    against 1.8 in a tight loop.
+    """
 
     name = "letterbox"
 
     def __init__(self, lane: CpuLane, model: ModelFacts, arena: CpuArena) -> None:
         self._lane, self._model, self._arena = lane, model, arena
         self._input = tensor_array(lane.input)
-        self._pictures: dict[ImageFormat, PictureLetterbox] = {}
+        self._pictures: dict[ImageFormat, tuple[PictureLetterbox, PictureLetterbox]] = {}
         self._bordered: list[ImageFormat | None] = [None] * len(self._input)
 
     def prepare(self, image: ImageFormat) -> None:
@@ -244,16 +255,28 @@ class LetterboxStage:
 
     def enqueue(self, batch: int) -> None:
         for index, slot in enumerate(self._lane.slots[:batch]):
-            image = slot.surface.format
-            picture = self._picture(image)
+            image, target = slot.surface.format, self._input[index]
+            upper, lower = self._picture(image)
             if self._bordered[index] != image:
-                picture.fill_border(self._input[index])
+                upper.fill_border(target)
                 self._bordered[index] = image
-            picture(slot.surface, self._input[index])
+            self._write(upper, lower, slot.surface, target)
 
-    def _picture(self, image: ImageFormat) -> PictureLetterbox:
-        picture = self._pictures.get(image)
-        if picture is None:
-            picture = PictureLetterbox(image, self._model, self._arena, f"lane {self._lane.index}, letterbox")
-            self._pictures[image] = picture
-        return picture
+    def _write(
+        self, upper: PictureLetterbox, lower: PictureLetterbox, surface: Surface[CpuBuffer], target: Floats
+    ) -> None:
+        rows, half = upper.box.height_px, upper.box.height_px // 2
+        fence = LaunchFence()
+        self._lane.assistant.submit(lambda: upper(surface, target, range(half)), fence)
+        try:
+            lower(surface, target, range(half, rows))
+        finally:
+            fence.wait(_FOR_EVER_S)
+
+    def _picture(self, image: ImageFormat) -> tuple[PictureLetterbox, PictureLetterbox]:
+        pictures = self._pictures.get(image)
+        if pictures is None:
+            owner = f"lane {self._lane.index}, letterbox"
+            upper, lower = (PictureLetterbox(image, self._model, self._arena, owner) for _ in range(2))
+            pictures = self._pictures[image] = (upper, lower)
+        return pictures

@@ -123,7 +123,10 @@ class LaneWorker:
 
 
 class CpuLane:
-    """Implements core.ports.Lane. `slots` are those of the launch in flight, for the stages on the worker thread."""
+    """Implements core.ports.Lane. `slots` are those of the launch in flight, for the stages on the worker thread.
+
+    `worker` runs the stages; `assistant` takes a share of a stage that can be split.
+    """
 
     def __init__(self, index: int, model: ModelFacts, arena: CpuArena, hooks: ThreadHooks) -> None:
         owner = f"lane {index}"
@@ -133,6 +136,7 @@ class CpuLane:
         self._output = arena.tensor(model.output_name, model.output_shape, "float32", owner)
         # Last, so that a failed allocation leaves no thread behind.
         self.worker = LaneWorker(f"lane-{index}", hooks)
+        self.assistant = LaneWorker(f"lane-{index}-assistant", hooks)
 
     @property
     def index(self) -> int:

@@ -85,13 +85,19 @@ class OnnxRuntimeEngine:
         for tensor, shape in ((lane.input, self._facts.input_shape), (lane.output, self._facts.output_shape)):
             if tensor.shape != shape or tensor.dtype != "float32":
                 raise PipelineError(f"tensor {tensor.name!r} is {tensor.dtype} {tensor.shape}, not float32 {shape}")
-        wide, narrow = (_BoundSession(session, self._bind(session, lane)) for session in self._sessions)
+        sizes = self._facts.batch_sizes
+        wide, narrow = (
+            _BoundSession(session, {size: self._bind(session, lane, size) for size in sizes})
+            for session in self._sessions
+        )
         return InferenceStage(wide, narrow, self._load, lane)
 
-    def _bind(self, session: Session, lane: Lane[CpuBuffer]) -> IoBinding:
+    def _bind(self, session: Session, lane: Lane[CpuBuffer], batch: int) -> IoBinding:
+        """Over the first `batch` frames where the model takes any number, else over all of them."""
+        count = batch if self._facts.has_free_batch else self._facts.input_shape[0]
         binding = session.io_binding()
-        binding.bind_input(self._facts.input_name, "cpu", 0, np.float32, lane.input.shape, _address(lane.input))
-        binding.bind_output(self._facts.output_name, "cpu", 0, np.float32, lane.output.shape, _address(lane.output))
+        for bind, tensor in ((binding.bind_input, lane.input), (binding.bind_output, lane.output)):
+            bind(tensor.name, "cpu", 0, np.float32, (count, *tensor.shape[1:]), _address(tensor))
         return binding
 
     def close(self) -> None:
@@ -125,14 +131,14 @@ class _Load:
 @dataclass(frozen=True)
 class _BoundSession:
     session: Session
-    binding: IoBinding
+    bindings: dict[int, IoBinding]
 
-    def run(self) -> None:
-        self.session.run(self.binding)
+    def run(self, batch: int) -> None:
+        self.session.run(self.bindings[batch])
 
 
 class InferenceStage:
-    """Implements core.ports.Stage. Runs on the lane's thread; a batch smaller than the model's still runs whole."""
+    """Implements core.ports.Stage. Runs on the lane's thread; a model with a fixed batch always runs whole."""
 
     name = "engine"
 
@@ -146,10 +152,10 @@ class InferenceStage:
         if self._is_first:
             # A session makes its scratch memory in its first run: both have theirs in warm-up, whatever the load.
             self._is_first = False
-            self._narrow.run()
+            self._narrow.run(batch)
         is_shared = self._load.begin(self._lane.index)
         try:
-            (self._narrow if is_shared else self._wide).run()
+            (self._narrow if is_shared else self._wide).run(batch)
         finally:
             self._load.end(self._lane.index)
 
