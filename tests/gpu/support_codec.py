@@ -114,6 +114,7 @@ def read_all(
         if isinstance(lease, EndOfStream):
             break
         assert hasattr(lease, "surface")
+        assert lease.ready.wait(10.0)
         pictures.append(to_host(context, lease.surface))
         times.append(lease.info.media_time_s)
         lease.release()

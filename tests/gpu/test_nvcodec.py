@@ -114,6 +114,7 @@ def test_loops_go_on_in_time_and_sequence_and_use_no_other_memory(
     hashes, addresses, infos = [], set(), []
     for _ in range(100):
         lease = source.read(1.0)
+        assert lease.ready.wait(10.0)
         addresses.add(lease.surface.planes[0].buffer)
         hashes.append(hashlib.sha256(support.to_host(context, lease.surface)[0].tobytes()).digest())
         infos.append(lease.info)
@@ -171,9 +172,9 @@ def test_a_surface_stays_whole_while_work_that_its_fence_stands_for_is_in_flight
         with context.push():
             for value in range(8):  # about 2 ms of work
                 pycuda.memset_d8_async(busy, value, busy_bytes, stream.native)
-        _vendor.Copy2d(int(copy), 640, 640, 360).issue(
-            lease.surface.planes[0].buffer, 640, _vendor.stream_handle(stream.handle)
-        )
+        stream.wait_for(lease.ready)
+        luma = lease.surface.planes[0].buffer
+        _vendor.Copy2d(luma, 640, int(copy), 640, 640, 360).issue(_vendor.stream_handle(stream.handle))
         fence = context.create_fence("test")
         fence.record(stream)
         lease.release(after=fence)

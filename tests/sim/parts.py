@@ -48,6 +48,7 @@ class SimLease:
     surface: Surface[CpuBuffer]
     info: FrameInfo
     on_release: Callable[[], None]
+    ready: Fence | None = None
 
     def release(self, after: Fence | None = None) -> None:
         self.on_release()
@@ -89,6 +90,10 @@ class SimSource:
 
     def _released(self) -> None:
         self.open_leases -= 1
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return ()
 
     def rewind(self) -> None:
         self._next = 0

@@ -6,10 +6,12 @@ import contextlib
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from tests.contract.brokers import (
     start_mosquitto,
     wait_until,
 )
+from tests.contract.clips import cut_clip, make_clip
 
 CLIP = Path(__file__).parents[2] / "zhcedge" / "data" / "walkers.mp4"
 BUNDLE = Path(__file__).parents[2] / "zhcedge" / "models" / "bundles" / "nanodet-g-416"
@@ -232,3 +235,95 @@ def test_a_killed_control_process_takes_its_frame_process_with_it(tmp_path: Path
         process.wait()
         wait_until(lambda: not is_alive(child), "the frame process to end")
         subscriber.wait_for("/available", b"offline")
+
+
+def events(subscriber: Subscriber) -> list[dict[str, object]]:
+    return [json.loads(payload) for payload in subscriber.payloads("/events")]
+
+
+def test_a_broker_that_comes_back_late_still_gets_every_event_in_order(tmp_path: Path) -> None:
+    port = free_port()
+    clip = cut_clip(CLIP, tmp_path / "short.mp4", 50)
+    channels = {"gate": {"source": {"uri": str(clip), "realtime": True}}}
+    with started(write_config(tmp_path, channels=channels, mqtt={"port": port})) as process:
+        with running(lambda folder: start_mosquitto(folder, port), tmp_path), Subscriber(port, "zhcedge/#") as first:
+            wait_until(lambda: "active" in phases(first), "the active phase")
+        wait_until(lambda: not children_of(process.pid), "the clip to end")  # with no broker there
+        with (
+            running(lambda folder: start_mosquitto(folder, port), tmp_path),
+            Subscriber(port, "zhcedge/#") as second,
+        ):
+            assert process.wait(30) == 0
+            second.wait_for("/available", b"stopped")
+    found = {int(str(event["seq"])): event for event in [*events(first), *events(second)]}
+    assert list(range(1, len(found) + 1)) == sorted(found)
+    kinds = [(event["type"], event["after"]["id"]) for event in found.values()]  # type: ignore[index]
+    assert {i for kind, i in kinds if kind == "new"} == {i for kind, i in kinds if kind == "end"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("delay_s", [0.05, 0.4, 1.0])
+def test_a_signal_to_the_whole_group_at_any_moment_is_a_clean_stop(
+    tmp_path: Path, number: signal.Signals, delay_s: float
+) -> None:
+    config = write_config(tmp_path, channels={"gate": {"source": {"uri": "clip:walkers", "loop": True}}})
+    with started(config) as process:
+        wait_until(lambda: bool(children_of(process.pid)) or process.poll() is not None, "the frame process")
+        time.sleep(delay_s)
+        os.killpg(process.pid, number)
+        code = process.wait(30)
+        assert process.stderr is not None
+        assert (code, process.stderr.read()) == (0, b"")
+
+
+def test_a_stop_in_a_slow_warm_up_does_not_wait_for_its_frames(tmp_path: Path) -> None:
+    clip = make_clip(tmp_path / "slow.mp4", 30, fps=1)
+    channels = {"gate": {"source": {"uri": str(clip), "realtime": True}}}
+    config = write_config(tmp_path, channels=channels, pipeline={"warmup_frames": 20})
+    with started(config) as process:
+        wait_until(lambda: bool(children_of(process.pid)), "the frame process")
+        time.sleep(2.0)
+        process.terminate()
+        assert process.wait(10) == 0
+
+
+def test_a_file_in_the_working_directory_is_not_taken_for_a_library(tmp_path: Path) -> None:
+    (tmp_path / "av.py").write_text("raise SystemExit('hijacked')")
+    clip = cut_clip(CLIP, tmp_path / "short.mp4", 10)
+    code = "import sys; sys.path.remove(''); from zhcedge.cli import main; sys.exit(main(sys.argv[1:]))"
+    root = Path(__file__).parents[2]
+    result = subprocess.run(
+        [sys.executable, "-c", code, "run", "-c", str(write_config(tmp_path, str(clip))), "--log-level", "ERROR"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_full_outbox_that_loses_an_events_end_is_not_called_delivered(tmp_path: Path, subscriber: Subscriber) -> None:
+    clip = cut_clip(CLIP, tmp_path / "short.mp4", 40)
+    result = run(write_config(tmp_path, str(clip), mqtt={"port": subscriber.port, "outbox_limit": 1}))
+    assert_one_clear_line(result, 69, "outbox_limit")
+
+
+def test_a_frame_process_ended_by_a_nameless_signal_is_started_again(tmp_path: Path, subscriber: Subscriber) -> None:
+    with started(live_config(tmp_path, subscriber.port)) as process:
+        wait_until(lambda: "active" in phases(subscriber), "the active phase")
+        os.kill(children_of(process.pid)[0], signal.SIGRTMIN + 6)
+        wait_until(lambda: phases(subscriber).count("active") >= 2, "a second start")
+
+
+def test_closed_standard_streams_are_no_fault(tmp_path: Path) -> None:
+    clip = cut_clip(CLIP, tmp_path / "short.mp4", 10)
+    words = " ".join(shlex.quote(word) for word in daemon(write_config(tmp_path, str(clip))))
+    result = subprocess.run(["sh", "-c", f"{words} <&- >&- 2>&-"], timeout=60, check=False)
+    assert result.returncode == 0
+
+
+def test_outputs_that_cannot_be_written_are_refused_before_the_run(tmp_path: Path) -> None:
+    result = run(write_config(tmp_path), "--summary", str(tmp_path / "absent" / "summary.json"))
+    assert_one_clear_line(result, 73, "summary.json")

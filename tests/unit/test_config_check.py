@@ -30,10 +30,10 @@ def test_the_columns_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_text_that_looks_like_something_else_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "-c", DEMO, "--set", 'mqtt.username="12"', "--set", 'model.labels=["no"]']) == 0
+    assert main(["check", "-c", DEMO, "--set", 'mqtt.username="12"', "--set", 'mqtt.topic_prefix="no"']) == 0
     out = capsys.readouterr().out
     assert '  "12"' in out
-    assert '  ["no"]' in out
+    assert '  "no"' in out
 
 
 def test_the_environment_is_read(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,3 +64,22 @@ def test_a_terminal_that_is_not_utf8_is_no_fault(monkeypatch: pytest.MonkeyPatch
     assert main(["check", "-c", DEMO, "--set", "output_dir=/vidéos"]) == 0
     screen.seek(0)
     assert "/vid\\xe9os" in screen.read()
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("model.bundle=nanodet", ("model.bundle", "nanodet-g-416")),
+        ("model.labels=[persn]", ("model.labels", "'persn'", "'person'")),
+        ("events.labels=[persn]", ("events.labels", "'person'")),
+        ("channels.walkers.source.uri=absent.mp4", ("channels.walkers.source.uri", "absent.mp4", "no such file")),
+        ("channels.walkers.source.uri=clip:absent", ("clip:absent", "walkers")),
+    ],
+)
+def test_what_the_configuration_names_must_be_there(
+    capsys: pytest.CaptureFixture[str], setting: str, words: tuple[str, ...]
+) -> None:
+    assert main(["check", "-c", DEMO, "--set", setting]) == 78
+    complaint = capsys.readouterr().err
+    for word in words:
+        assert word in complaint

@@ -55,11 +55,11 @@ def test_the_example_shows_the_defaults_it_says_it_shows(small: Path) -> None:
 
 
 def test_arguments_win_over_the_environment_which_wins_over_the_file(small: Path) -> None:
-    environ = {"ZHC_MQTT__PORT": "1885", "ZHC_MQTT__QOS": "0", "HOME": "/nowhere"}
+    environ = {"ZHC_MQTT__PORT": "1885", "ZHC_MQTT__KEEPALIVE_S": "7", "HOME": "/nowhere"}
     loaded = load(small, ["mqtt.port=1886"], environ)
-    assert (loaded.config.mqtt.port, loaded.config.mqtt.qos) == (1886, 0)
+    assert (loaded.config.mqtt.port, loaded.config.mqtt.keepalive_s) == (1886, 7)
     assert loaded.origins["mqtt.port"] == "--set mqtt.port"
-    assert loaded.origins["mqtt.qos"] == "ZHC_MQTT__QOS"
+    assert loaded.origins["mqtt.keepalive_s"] == "ZHC_MQTT__KEEPALIVE_S"
     assert load(small, [], environ).config.mqtt.port == 1885
 
 
@@ -81,10 +81,10 @@ def test_the_last_of_two_arguments_wins(small: Path) -> None:
 
 
 def test_a_mapping_or_list_given_as_an_argument_replaces_the_whole(small: Path) -> None:
-    loaded = load(small, ["mqtt={qos: 2}", "model.labels=[person, car]"])
-    assert (loaded.config.mqtt.qos, loaded.config.mqtt.port) == (2, 1883)
+    loaded = load(small, ["mqtt={keepalive_s: 9}", "model.labels=[person, car]"])
+    assert (loaded.config.mqtt.keepalive_s, loaded.config.mqtt.port) == (9, 1883)
     assert loaded.config.model.labels == ("person", "car")
-    assert loaded.origins["mqtt.qos"] == "--set mqtt"
+    assert loaded.origins["mqtt.keepalive_s"] == "--set mqtt"
     assert loaded.origins["mqtt.port"] == "default"
 
 

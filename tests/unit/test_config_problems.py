@@ -57,7 +57,7 @@ def problems_of(text: str | bytes, overrides: Sequence[str] = (), environ: dict[
         ("mqtt: {port: 18:83}", "found '18:83' (text), allowed"),
         ("mqtt: {port: 1883.0}", "found 1883.0 (a number), allowed: a whole number"),
         ("mqtt: {outbox_limit: 0}", "allowed: a whole number from 1 to 1000000"),
-        ("mqtt: {qos: yes}", "found true (yes or no), allowed: a whole number from 0 to 2"),
+        ("mqtt: {port: yes}", "found true (yes or no), allowed: a whole number from 1 to 65535"),
         ("mqtt: {port: 1%s}" % ("0" * 6000), "mqtt.port: found a number of 6001 characters"),
         ("mqtt: {port: [1]}", "found a list, allowed: a whole number"),
         ("mqtt: {prot: 1}", "c.yaml:2:8: mqtt.prot: unknown key, allowed: enabled, host, port,"),
@@ -152,7 +152,7 @@ def test_a_duplicate_key_names_the_line_of_the_first() -> None:
 
 def test_every_problem_is_reported_in_the_order_of_the_file() -> None:
     text = "mqtt: {port: x, prot: 1}\nchannels:\n  a: {source: {uri: ''}}\n  a: 1\nmodle: {}\n"
-    overrides = ["mqtt.qos=7", "nonsense"]
+    overrides = ["mqtt.keepalive_s=1", "nonsense"]
     found = problems_of(text, overrides, {"ZHC_MQTT__PRT": "1", "ZHC_MQTT____X": "2"})
     assert [line.split(": ")[0] for line in found] == [
         "c.yaml:1:14",
@@ -161,7 +161,7 @@ def test_every_problem_is_reported_in_the_order_of_the_file() -> None:
         "c.yaml:4:3",
         "c.yaml:5:1",
         "--set 'nonsense'",
-        "--set mqtt.qos",
+        "--set mqtt.port",
         "ZHC_MQTT__PRT",
         "ZHC_MQTT____X",
     ]

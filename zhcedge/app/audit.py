@@ -5,8 +5,10 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from zhcedge.app.audit_page import page
 from zhcedge.app.wiring import RunContext, build_plan
 from zhcedge.config.schema import ChannelConfig, Config
+from zhcedge.core.errors import OutputError
 from zhcedge.core.lifecycle import Lifecycle
 from zhcedge.pipeline.plan import RunReport
 from zhcedge.pipeline.segment import Segment
@@ -14,19 +16,33 @@ from zhcedge.service.clock import SystemClock
 from zhcedge.service.log import set_up_logging
 
 
-def audit(config: Config, *, frames: int, log_level: str = "WARNING") -> RunReport:
+def audit(config: Config, *, frames: int, html: Path | None = None, log_level: str = "WARNING") -> RunReport:
     """Run the configured channels with every instrument. Blocks.
 
     Args:
         frames: to read from each channel in the active phase; 0 for all that a file has.
+        html: file for a page that shows one frame's journey; None for none.
 
     The sinks work as configured, into a temporary folder. Raises what the run raises.
     """
     set_up_logging(log_level)
     with tempfile.TemporaryDirectory(prefix="zhc-edge-audit-") as folder:
-        context = RunContext(Segment(), SystemClock(), Lifecycle(), is_audit=True)
+        segment = Segment()
+        context = RunContext(segment, SystemClock(), Lifecycle(), is_audit=True)
         with build_plan(with_outputs_in(Path(folder), config), context) as plan:
-            return plan.warm_up().process(frames)
+            report = plan.warm_up().process(frames)
+    if html is not None:
+        _write(html, page(report, segment.frame_recorder))
+    return report
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(
+            f"the page can't be written: {error.strerror}", where=str(path), fix="choose a writable folder"
+        ) from error
 
 
 def with_outputs_in(folder: Path, config: Config) -> Config:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -21,6 +20,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from zhcedge.app.children import last_line, running
 from zhcedge.app.demo_broker import HOST, DemoBroker, open_broker
+from zhcedge.app.interpreter import command_for
 from zhcedge.core.errors import BrokerError, PipelineError
 
 
@@ -35,7 +35,7 @@ def publish_latency(clip: str, profile: str) -> dict[str, float]:
         folder = Path(name)
         with open_broker("auto", folder) as broker:
             trace, log = folder / "trace.json", folder / "daemon.log"
-            command = [sys.executable, "-m", "zhcedge", "run", "-c", str(_write_config(folder, broker, clip, profile))]
+            command = [*command_for("zhcedge"), "run", "-c", str(_write_config(folder, broker, clip, profile))]
             arrivals: dict[int, float] = {}
             # The child comes first: it must be started while this process has no thread of its own.
             with running([*command, "--trace", str(trace)], log, orphan_signal=signal.SIGTERM, grace_s=10.0) as daemon:

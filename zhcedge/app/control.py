@@ -10,13 +10,13 @@ import logging
 import os
 import selectors
 import signal
-import sys
 import time
 import uuid
 from types import FrameType
 
 from zhcedge import __version__
 from zhcedge.app.event_path import EventPath
+from zhcedge.app.interpreter import command_for
 from zhcedge.config.load import dump
 from zhcedge.config.schema import Config, MqttConfig
 from zhcedge.core.errors import BrokerError, ConfigError, PipelineError, ZhcEdgeError
@@ -30,7 +30,7 @@ from zhcedge.publish.courier import Courier
 from zhcedge.publish.mqtt import MqttBroker
 from zhcedge.publish.session import BrokerSettings
 from zhcedge.publish.topics import Topics
-from zhcedge.service.frame_process import FrameProcess, eventfd, exit_error, restart_delay_s
+from zhcedge.service.frame_process import CONTROL_SIGNALS, FrameProcess, eventfd, exit_error, restart_delay_s
 from zhcedge.store.memory import MemoryOutbox
 
 log = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 _TICK_S = 0.5
 _DRAIN_S = 20.0  # how long a frame process may take to drain before it is killed
 _DELIVER_S = 10.0  # how long the last events may take to be acknowledged
+_MAX_PASSWORD_BYTES = 65535  # MQTT 3.1.1, section 1.5.3
 _HEALTHY_S = 60.0  # an active phase of this length makes the next restart a quick one
 
 
@@ -60,6 +61,7 @@ class ControlLoop:
         self._attempt, self._active_since_s, self._restart_at_s = 0, 0.0, 0.0
         self._stop_requested = self._stop_sent = False
         self._stop_deadline_s = 0.0
+        self._was_connected = self._is_state_stale = False
         self._frame_error: ZhcEdgeError | None = None  # what the current frame process said of its end
         self._final_error: ZhcEdgeError | None = None
         self.report: dict[str, object] = {}
@@ -79,16 +81,23 @@ class ControlLoop:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for number in CONTROL_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # it is over: a late one must not find closed descriptors
         if self._frame is not None:
             self._frame.close()
         self._selector.close()
         for fd in (self._memory_fd, self._ring_fd, self._wake_fd):
             os.close(fd)
 
+    @property
+    def messages_dropped(self) -> int:
+        """Messages that the full outbox gave up, updates included."""
+        return self._outbox.dropped
+
     # -- the loop ----------------------------------------------------------------------------------------------
     def run(self) -> None:
         """Run until the sources have ended, a signal came, or nothing can help. Raises the error that ended it."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in CONTROL_SIGNALS:
             signal.signal(number, self._on_signal)
         if self._broker is not None:
             self._broker.start()
@@ -105,6 +114,8 @@ class ControlLoop:
             if fd in ready:
                 os.eventfd_read(fd)
         self._drain_ring()
+        if self._is_state_stale and self._broker is not None:
+            self._is_state_stale = not self._broker.publish(self._state)
         if self._frame is not None and self._frame.fileno() in ready:
             self._listen(self._frame)
         self._pump()
@@ -150,11 +161,18 @@ class ControlLoop:
 
     # -- the frame process -------------------------------------------------------------------------------------
     def _start_frame_process(self) -> None:
-        command = [sys.executable, "-m", "zhcedge.app.frame"]
+        command = command_for("zhcedge.app.frame")
         first: dict[str, object] = {"config": dump(self._config), "log_level": self._log_level}
         self._set_phase(Phase.INITIALISING)
         self._frame_error = None
-        self._frame = FrameProcess(command, self._memory_fd, self._ring_fd, first)
+        self.segment.control_recorder.clear()  # its spans are of frames whose numbers begin again
+        try:
+            self._frame = FrameProcess(command, self._memory_fd, self._ring_fd, first)
+        except PipelineError as error:
+            if not self._attempt:
+                raise
+            self._plan_restart(error)  # no memory or no process to be had: that may pass
+            return
         self._selector.register(self._frame.fileno(), selectors.EVENT_READ)
 
     def _listen(self, frame: FrameProcess) -> None:
@@ -231,10 +249,15 @@ class ControlLoop:
             broker_settings(self._config),
             payloads.available(self._topics, payloads.OFFLINE),
             lambda: (self._state, online),
-            on_connect=self._wake,
+            on_connect=self._on_connect,
             on_ack=self._on_ack,
             on_problem=lambda text: log.warning("%s; events are kept and it is tried again", text),
         )
+
+    def _on_connect(self) -> None:
+        # The state may have changed since the session's first messages were made.
+        self._was_connected = self._is_state_stale = True
+        self._wake()
 
     def _on_ack(self, token: int) -> None:
         self._courier.on_ack(token)
@@ -243,16 +266,25 @@ class ControlLoop:
     def _finish(self) -> None:
         """End open events, deliver what is left, say goodbye."""
         self.events.end_all(EndReason.SHUTDOWN)
+        if self._stop_requested and self._final_error is None and self._phase is not Phase.STOPPED:
+            self._set_phase(Phase.STOPPED)  # asked to stop between two starts of the frame process
         if self._broker is None:
             return
-        is_delivered = self._courier.drain(self._broker, _DELIVER_S if self._broker.is_connected else 1.0)
-        self._broker.stop((self._state, payloads.available(self._topics, payloads.STOPPED)), timeout_s=3.0)
+        self._broker.hurry()
+        is_delivered = self._courier.drain(self._broker, _DELIVER_S if self._was_connected else 1.0)
+        self._broker.stop((payloads.available(self._topics, payloads.STOPPED),), timeout_s=3.0)
         if not is_delivered and self._final_error is None:
             mqtt = self._config.mqtt
             self._final_error = BrokerError(
                 f"{self._outbox.depth} events were not delivered",
                 where=f"{mqtt.host}:{mqtt.port}",
                 fix="start a broker there, name another with --set mqtt.host=..., or use --set mqtt.enabled=false",
+            )
+        if self._outbox.lost and self._final_error is None:
+            self._final_error = BrokerError(
+                f"{self._outbox.lost} beginnings or ends of events were given up, because the outbox was full",
+                where="mqtt.outbox_limit",
+                fix="raise it, or keep the broker in reach",
             )
 
 
@@ -274,11 +306,18 @@ def _password(mqtt: MqttConfig) -> str:
     if mqtt.password_file is None:
         return ""
     try:
-        return mqtt.password_file.read_text(encoding="utf-8").partition("\n")[0]
+        password = mqtt.password_file.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"the password can't be read: {error}", where=str(mqtt.password_file), fix="correct mqtt.password_file"
         ) from error
+    if len(password.encode()) > _MAX_PASSWORD_BYTES:
+        raise ConfigError(
+            f"the password is longer than {_MAX_PASSWORD_BYTES} bytes",
+            where=str(mqtt.password_file),
+            fix="correct mqtt.password_file",
+        )
+    return password
 
 
 class _RemoteError(ZhcEdgeError):

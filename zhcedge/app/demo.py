@@ -25,6 +25,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from zhcedge.app import demo_view
 from zhcedge.app.children import last_lines, running
 from zhcedge.app.demo_broker import HOST, DemoBroker, open_broker
+from zhcedge.app.interpreter import command_for
 from zhcedge.core.errors import BrokerError, OutputError, PipelineError
 from zhcedge.media.picture import write_middle_frame
 
@@ -114,7 +115,7 @@ def _daemon_command(settings: DemoSettings, broker: DemoBroker, summary: Path) -
         "mqtt.host": HOST,
         "mqtt.port": str(broker.port),
     }
-    command = [sys.executable, "-m", "zhcedge", "run", "-c", str(CONFIG), "--summary", str(summary)]
+    command = [*command_for("zhcedge"), "run", "-c", str(CONFIG), "--summary", str(summary)]
     for key, value in values.items():
         command += ["--set", f"{key}={value}"]
     return command

@@ -1,8 +1,8 @@
 """The frame process: takes a configuration over its control pipe, runs the frame path, reports.
 
-Started by the control process as `python -m zhcedge.app.frame CONTROL_FD MEMORY_FD WAKE_FD`. Messages are JSON
-lines. In: {"config": text, "model_sha256": text}, then {"stop": true}. Out: {"phase": word}, and at the end
-{"report": ...} or {"error": ...}. When the pipe closes, the control process is gone and this one ends too.
+Started by the control process with the numbers of three descriptors: control pipe, shared memory, wake-up.
+Messages are JSON lines. In: {"config": text, "log_level": word}, then {"stop": true}. Out: {"phase": word}, and at the
+end {"report": ...} or {"error": ...}. When the pipe closes, the control process is gone and this one ends too.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ import time
 from zhcedge.app.wiring import RunContext, build_plan, output_paths
 from zhcedge.config.load import parse_dump
 from zhcedge.config.schema import Config
-from zhcedge.core.errors import ZhcEdgeError
+from zhcedge.core.errors import PipelineError, ZhcEdgeError
 from zhcedge.core.lifecycle import Lifecycle, Phase
-from zhcedge.pipeline.plan import RunReport, Runtime
+from zhcedge.pipeline.plan import Plan, RunReport
 from zhcedge.pipeline.segment import Segment
 from zhcedge.service.clock import SystemClock
+from zhcedge.service.frame_process import CONTROL_SIGNALS
 from zhcedge.service.log import set_up_logging
+
+log = logging.getLogger(__name__)
 
 _ORPHAN_EXIT_S = 5.0  # how long an orphaned frame process may drain
 
@@ -72,8 +75,8 @@ def main(argv: list[str]) -> int:
     """Run one frame process. Returns the exit code of the error that ended it, or 0."""
     control_fd, memory_fd, wake_fd = (int(text) for text in argv)
     # A terminal's Ctrl-C and a service manager's SIGTERM reach this process too: the control process decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in CONTROL_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     faulthandler.enable()
     pipe = _ControlPipe(control_fd)
     first = pipe.first()
@@ -90,7 +93,9 @@ def main(argv: list[str]) -> int:
     lifecycle = Lifecycle(tell)
     try:
         report = _run(config, RunContext(segment, SystemClock(), lifecycle), stop)
-    except ZhcEdgeError as error:
+    # The process's last resort: the control process must hear why it ends.
+    except Exception as caught:  # noqa: BLE001
+        error = _as_ours(caught)
         if lifecycle.phase is not Phase.FAILED:
             lifecycle.to(Phase.FAILED)
         pipe.send({"error": {"what": error.what, "where": error.where, "fix": error.fix, "code": error.exit_code}})
@@ -100,8 +105,16 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def _as_ours(error: Exception) -> ZhcEdgeError:
+    if isinstance(error, ZhcEdgeError):
+        return error
+    log.error("the frame process failed", exc_info=error)
+    return PipelineError(f"{type(error).__name__}: {error}", where="frame process", fix="report this as a bug")
+
+
 def _run(config: Config, context: RunContext, stop: threading.Event) -> RunReport:
     with build_plan(config, context) as plan:
+        _stop_when_asked(plan, stop)
         runtime = plan.warm_up()
         counters, proof = context.segment.counters, plan.ledger(0).proof
         counters["canaries_planted"], counters["canaries_seen"] = proof.planted, proof.seen
@@ -109,7 +122,6 @@ def _run(config: Config, context: RunContext, stop: threading.Event) -> RunRepor
         gc.collect()
         gc.freeze()
         gc.disable()
-        _stop_when_asked(runtime, stop)
         report = runtime.process()
         for kind, count in report.ledger.violations.items():
             counters[f"violations: {kind.value}"] = count
@@ -117,10 +129,10 @@ def _run(config: Config, context: RunContext, stop: threading.Event) -> RunRepor
     return report
 
 
-def _stop_when_asked(runtime: Runtime[object], stop: threading.Event) -> None:
+def _stop_when_asked(plan: Plan[object], stop: threading.Event) -> None:
     def body() -> None:
         stop.wait()
-        runtime.stop()
+        plan.stop()
 
     threading.Thread(target=body, name="stopper", daemon=True).start()
 
@@ -134,6 +146,7 @@ def _as_dict(report: RunReport, config: Config) -> dict[str, object]:
         "sink_dropped": report.sink_dropped,
         "ledger": report.ledger.as_dict(),
         "pools": report.pools,
+        "warnings": list(report.warnings),
         "written": [str(path) for path in output_paths(config)],
     }
 

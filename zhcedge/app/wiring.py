@@ -10,19 +10,20 @@ from importlib import resources
 from pathlib import Path
 
 from zhcedge.backends.registry import DEVICES, ENGINES, SINKS, SOURCES
-from zhcedge.config.schema import ChannelConfig, Config
+from zhcedge.config.schema import ChannelConfig, Config, SourceConfig
 from zhcedge.core.errors import BackendUnavailableError, ConfigError, PhaseError, SourceMissingError
 from zhcedge.core.lifecycle import Lifecycle
 from zhcedge.core.ports import (
     Clock,
     Device,
     DeviceSettings,
+    EngineFactory,
     EngineRequest,
     Instrument,
     SinkRequest,
     SourceRequest,
 )
-from zhcedge.core.types import B, DetectorSettings, ViolationKind
+from zhcedge.core.types import B, DetectorSettings, ModelFacts, ViolationKind
 from zhcedge.models.bundle import Bundle, load_bundle
 from zhcedge.pipeline.guard import Guard, GuardPolicy
 from zhcedge.pipeline.host_memory import ArenaGrowth, HostArrays, HostObjects
@@ -31,6 +32,7 @@ from zhcedge.pipeline.segment import Segment
 from zhcedge.profiles import Profile, profile
 
 _LIVE_CLAIMS = frozenset({ViolationKind.HOST_ARRAY, ViolationKind.ARENA_GROWTH})
+_LIVE_CHECK_INTERVAL = 32
 _AUDIT_CLAIMS = _LIVE_CLAIMS | {ViolationKind.HOST_OBJECT}
 
 
@@ -42,6 +44,7 @@ class RunContext:
         segment: where results, spans and counters go.
         is_audit: watch with every instrument, also those too slow for the field.
         publishes: False keeps results out of the ring (a benchmark without a control process).
+        engine: instead of the profile's, for a benchmark of all the rest.
     """
 
     segment: Segment
@@ -49,6 +52,7 @@ class RunContext:
     lifecycle: Lifecycle
     is_audit: bool = False
     publishes: bool = True
+    engine: EngineFactory | None = None
 
 
 def build_plan(config: Config, context: RunContext, bundle: Bundle | None = None) -> Plan[object]:
@@ -60,12 +64,12 @@ def build_plan(config: Config, context: RunContext, bundle: Bundle | None = None
     chosen = profile(config.profile)
     bundle = bundle or load_bundle(config.model.bundle)
     settings = _plan_settings(config, chosen, bundle)
+    facts = _batched(bundle.facts, config.pipeline.batch)
     with contextlib.ExitStack() as undo:
-        device = DEVICES.get(chosen.device)(DeviceSettings(threads=config.engine.threads))
+        device = DEVICES.get(chosen.device)(DeviceSettings(threads=config.engine.threads, is_audit=context.is_audit))
         undo.callback(device.close)
-        engine = ENGINES.get(chosen.engine)(
-            EngineRequest(bundle.model_path, bundle.facts, config.engine.threads), device
-        )
+        open_engine = context.engine or ENGINES.get(chosen.engine)
+        engine = open_engine(EngineRequest(bundle.model_path, facts, config.engine.threads), device)
         undo.callback(engine.close)
         guard = make_guard(device, GuardPolicy(config.pipeline.guard), context.is_audit)
         undo.callback(guard.stop)
@@ -108,7 +112,9 @@ def make_guard(device: Device[B], policy: GuardPolicy, is_audit: bool) -> Guard:
         if is_audit:
             instruments.append(HostObjects(arrays))
     instruments += device.instruments()
-    return Guard(instruments, (_AUDIT_CLAIMS if is_audit else _LIVE_CLAIMS) | device.claims, policy)
+    # In the field a violation is logged and counted, and a few frames later is soon enough.
+    interval = _LIVE_CHECK_INTERVAL if policy is GuardPolicy.COUNT and not is_audit else 1
+    return Guard(instruments, (_AUDIT_CLAIMS if is_audit else _LIVE_CLAIMS) | device.claims, policy, interval)
 
 
 def _counting(segment: Segment) -> Callable[[int], None]:
@@ -133,14 +139,27 @@ def _plan_settings(config: Config, chosen: Profile, bundle: Bundle) -> PlanSetti
     )
 
 
-def label_indices(wanted: tuple[str, ...], labels: tuple[str, ...]) -> tuple[int, ...]:
-    """Positions of the wanted labels. Raises ConfigError naming every one that the model does not have."""
+def _batched(facts: ModelFacts, batch: int) -> ModelFacts:
+    """The model with the configured batch, 0 for its own. Raises ConfigError for one that it does not take."""
+    if batch in (0, facts.input_shape[0]):
+        return facts
+    if not facts.has_free_batch:
+        raise ConfigError(
+            f"model {facts.name} is made for batches of {facts.input_shape[0]}",
+            where="pipeline.batch",
+            fix=f"set it to {facts.input_shape[0]} or 0, or export the model with a free batch",
+        )
+    return facts.with_batch(batch)
+
+
+def label_indices(wanted: tuple[str, ...], labels: tuple[str, ...], key: str = "model.labels") -> tuple[int, ...]:
+    """Positions of the labels that `key` wants. Raises ConfigError naming every one that the model does not have."""
     unknown = [label for label in wanted if label not in labels]
     if unknown:
         close = [match for label in unknown for match in difflib.get_close_matches(label, labels, n=1)]
         raise ConfigError(
             f"the model has no label {', '.join(map(repr, unknown))}",
-            where="model.labels",
+            where=key,
             fix=f"did you mean {', '.join(map(repr, close))}?" if close else "see the bundle's labels.txt",
         )
     return tuple(sorted({labels.index(label) for label in wanted}))
@@ -156,13 +175,25 @@ def _channel_parts(
     clock: Clock,
 ) -> ChannelParts[object]:
     source = channel.source
-    uri = source.uri if source.clip is None else str(clip_path(source.clip))
+    uri = str(source_path(source))
     request = SourceRequest(index, name, uri, source.realtime, source.loop, clock)
     sinks = [
         (sink.kind, SINKS.get(chosen.sinks[sink.kind])(SinkRequest(name, config.output_dir / sink.path), device))
         for sink in channel.sinks
     ]
     return ChannelParts(name, SOURCES.get(chosen.source)(request, device), sinks)
+
+
+def source_path(source: SourceConfig) -> Path:
+    """The file that a source reads. Raises SourceMissingError when there is none."""
+    if source.clip is not None:
+        return clip_path(source.clip)
+    path = Path(source.uri)
+    try:
+        path.stat()
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
+        raise SourceMissingError("there is no such file", where=str(path), fix="check the path") from error
+    return path
 
 
 def clip_path(name: str) -> Path:

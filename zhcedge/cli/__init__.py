@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from zhcedge import __version__
 from zhcedge.core.errors import ZhcEdgeError
 
 COMMANDS: dict[str, str] = {
@@ -23,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "check": "check a configuration and print it resolved, with the origin of every value",
     "audit": "plant every violation, then measure copies and allocations of a real run",
     "bench": "measure the pipeline against its engine alone",
+    "parity": "run a clip through two profiles and compare what they find",
     "version": "print the versions of this program and of what it finds",
 }
 """Every subcommand and its line in `--help`; the command x lives in `zhcedge.cli.x`."""
@@ -33,13 +35,13 @@ exit codes:
     1  the answer is no: the audit failed, or the ledger's guard stopped the run
     2  the command line makes no sense
     3  audit: unproved, this machine can't show everything that the verdict needs
-   65  the video or the model bundle is damaged
+   65  the video is damaged, or the model bundle is damaged or missing
    66  the input does not exist or may not be read
    69  a backend, a device or the MQTT broker is not there
    70  a fault inside: a stage failed, or a bug
    73  the output can't be written
    78  the configuration has errors; every one of them is listed
-  130  ended by Ctrl-C
+  130  ended by Ctrl-C; not `run`, which drains on Ctrl-C and SIGTERM and ends with 0
 """
 
 _INTERNAL_FAULT = 70
@@ -52,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     A ZhcEdgeError becomes one line on stderr and its own exit code; with --debug its traceback comes first.
     """
+    _open_standard_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     is_debug = "--debug" in words
     try:
@@ -76,6 +79,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _INTERNAL_FAULT
 
 
+def _open_standard_streams() -> None:
+    """Put /dev/null where the caller closed a standard stream: the next file that is opened would take its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+
+
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="zhc-edge",
@@ -85,6 +99,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--debug", action="store_true", help="show tracebacks of errors")
+    parser.add_argument("--version", action="version", version=f"zhc-edge {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     chosen = next((word for word in words if not word.startswith("-")), None)
     for name, summary in COMMANDS.items():

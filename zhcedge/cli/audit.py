@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from pathlib import Path
 
 from zhcedge.cli.arguments import add_config_arguments
 
@@ -22,6 +23,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_config_arguments(parser)
     parser.add_argument("--frames", type=int, default=300, metavar="N", help="frames per channel, 0: all; default 300")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page that shows one frame's journey")
+    parser.add_argument("--profile", help="set of backends, over the configuration's")
     parser.set_defaults(run=run)
 
 
@@ -30,6 +33,8 @@ def run(args: argparse.Namespace) -> int:
     from zhcedge.app.audit import as_text, audit
     from zhcedge.app.check import load_configuration
 
-    report = audit(load_configuration(args.config, args.overrides, os.environ).config, frames=args.frames)
+    overrides = [*args.overrides, *([f"profile={args.profile}"] if args.profile else [])]
+    config = load_configuration(args.config, overrides, os.environ).config
+    report = audit(config, frames=args.frames, html=args.html)
     print(json.dumps(report.ledger.as_dict(), indent=2) if args.json else as_text(report))
     return _EXIT[report.ledger.verdict.value]

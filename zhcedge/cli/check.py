@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand."""
-    parser = subparsers.add_parser("check", help="check a configuration and show where each value comes from")
+    parser = subparsers.add_parser(
+        "check",
+        help="check a configuration and show where each value comes from",
+        description="Lists every problem of a configuration, or its values with the place that each comes from. Looks "
+        "whether the model bundle and the videos are there; runs nothing.",
+    )
     add_config_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.set_defaults(run=run)

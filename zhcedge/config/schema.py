@@ -183,7 +183,6 @@ class MqttConfig(_Section):
         json_schema_extra={"allowed": "topic levels of letters, digits and . _ -, with / between them"},
     )
     keepalive_s: Whole = Field(default=30, ge=5, le=3600, description="longest silence towards the broker")
-    qos: Whole = Field(default=1, ge=0, le=2, description="MQTT quality of service of events")
     connect_timeout_s: Whole = Field(default=10, ge=1, le=300, description="longest wait for the broker's answer")
     outbox_limit: Whole = Field(default=10_000, ge=1, le=1_000_000, description="events kept while offline")
 

@@ -56,6 +56,11 @@ class Lease(Protocol[B]):
     def surface(self) -> Surface[B]: ...
     @property
     def info(self) -> FrameInfo: ...
+    @property
+    def ready(self) -> Fence | None:
+        """What must be done before anyone reads the surface; None when it is complete."""
+        ...
+
     def release(self, after: Fence | None = None) -> None:
         """Give the surface back, once `after` is done where the work on it is still in flight."""
         ...
@@ -103,6 +108,11 @@ class Source(Protocol[B]):
 
     def read(self, timeout_s: float) -> Lease[B] | Idle | EndOfStream:
         """Wait for the next frame. Raises MediaError when the stream is broken for good."""
+        ...
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was odd about the stream so far, for people: damaged packets, an early end. Any thread."""
         ...
 
     def rewind(self) -> None:
@@ -252,8 +262,8 @@ class Device(Protocol[B]):
         """What watches this device's memory and copies."""
         ...
 
-    def ingest(self, source: Surface[B], slot: FrameSlot[B]) -> Fence:
-        """Copy a lent surface into the slot, converting I420 to the slot's NV12. Reader threads."""
+    def ingest(self, source: Surface[B], slot: FrameSlot[B], after: Fence | None = None) -> Fence:
+        """Copy a lent surface into the slot's NV12, converting I420, once `after` is done. Reader threads."""
         ...
 
     def create_lane(self, index: int, model: ModelFacts) -> Lane[B]: ...
@@ -371,6 +381,11 @@ class Outbox(Protocol):
     @property
     def depth(self) -> int: ...
     @property
+    def lost(self) -> int:
+        """Of `dropped`, those that were not expendable: somebody's events now miss a beginning or an end."""
+        ...
+
+    @property
     def dropped(self) -> int: ...
 
 
@@ -395,6 +410,10 @@ class Broker(Protocol):
         A non-zero token comes back as an ack. What a lost connection has not acknowledged is forgotten: the owner
         sees the new session number and hands it over again.
         """
+        ...
+
+    def hurry(self) -> None:
+        """Try at once, and from now on often, when there is no connection: the daemon is about to end."""
         ...
 
     def stop(self, last: Sequence[Message], timeout_s: float) -> None:

@@ -161,9 +161,7 @@ class ModelFacts:
 
     def with_batch(self, batch: int) -> ModelFacts:
         """The same model for lanes of `batch` frames. Only sensible where the graph leaves the batch open."""
-        return replace(
-            self, input_shape=(batch, *self.input_shape[1:]), output_shape=(batch, *self.output_shape[1:])
-        )
+        return replace(self, input_shape=(batch, *self.input_shape[1:]), output_shape=(batch, *self.output_shape[1:]))
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
@@ -229,7 +227,7 @@ class ViolationKind(str, enum.Enum):
     """What must not happen in the active phase."""
 
     HOST_ARRAY = "host array"  # a numpy buffer of at least GUARDED_BYTES
-    HOST_OBJECT = "host object"  # a Python object of at least GUARDED_BYTES
+    HOST_OBJECT = "host object"  # a Python object of 256 KiB or more: a copy of a picture
     ARENA_GROWTH = "arena growth"  # our own arena was asked for memory after the seal
     DEVICE_ALLOCATION = "device allocation"
     ASYNC_ALLOCATION = "async allocation"

@@ -44,14 +44,20 @@ class Guard:
         instruments: started here, stopped by `stop`.
         claims: the kinds that this run promises not to do.
         policy: what `check` does about a violation.
+        check_interval: launches between two looks of the collector; 1 unless only the count at the end matters.
 
     `prove` and `seal` belong to the thread that owns the run, in warm-up; `check` to the collector thread.
     """
 
     def __init__(
-        self, instruments: Sequence[Instrument], claims: frozenset[ViolationKind], policy: GuardPolicy
+        self,
+        instruments: Sequence[Instrument],
+        claims: frozenset[ViolationKind],
+        policy: GuardPolicy,
+        check_interval: int = 1,
     ) -> None:
         self._instruments = tuple(instruments)
+        self.check_interval = check_interval
         self.claims, self._policy = claims, policy
         self.proof = Proof(0, 0, claims)
         self._base: dict[ViolationKind, int] | None = None

@@ -23,7 +23,7 @@ from zhcedge.pipeline.ledger import LedgerReport
 from zhcedge.pipeline.pools import SharedSlot, SlotPool
 from zhcedge.pipeline.recorder import Recorder
 from zhcedge.pipeline.ring import DetectionRing
-from zhcedge.pipeline.runner import Channel, FramePass, Launcher
+from zhcedge.pipeline.runner import Channel, FramePass, Launcher, read_ahead
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,10 @@ class PlanSettings:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a run did. Times in seconds; counts of the active phase only."""
+    """What a run did. Times in seconds; counts of the active phase only.
+
+    `pools` says how many slots of each channel were in use at most; `warnings` what was odd about the sources.
+    """
 
     frames: int
     seconds: float
@@ -68,6 +71,7 @@ class RunReport:
     sink_dropped: int
     ledger: LedgerReport
     pools: str
+    warnings: tuple[str, ...]
 
     @property
     def fps(self) -> float:
@@ -105,13 +109,15 @@ class Plan(Generic[B]):
         self._ring, self._heartbeat = ring, heartbeat
         self._parts = tuple(parts)
         self._channels: list[Channel[B]] = []
-        self._is_complete = False
+        self._is_complete = self._is_stopping = False
+        self._pass: FramePass[B] | None = None  # the one that runs, or ran last
         device.watch_threads(guard.watch_thread)
         try:
             for index, part in enumerate(self._parts):
                 self._channels.append(self._open_channel(index, part))
             self._launchers = self._compile()
         except BaseException:
+            self._guard.stop()
             self._close_parts()
             raise
 
@@ -147,21 +153,22 @@ class Plan(Generic[B]):
         return FrameSlot(number, channel, arena.surface(image, owner), arena.results(owner))
 
     def _slots_needed(self, sinks: int) -> int:
-        in_lanes = self._settings.lanes * self._device.depth * self._engine.facts.input_shape[0]
-        return 2 + in_lanes + _SINK_FRAMES * sinks
+        batch = self._engine.facts.input_shape[0]
+        in_lanes = self._settings.lanes * self._device.depth * batch
+        return read_ahead(len(self._parts), batch) + in_lanes + _SINK_FRAMES * sinks
 
     def _sizing(self, slots: int, sinks: int) -> str:
         lanes, depth, batch = self._settings.lanes, self._device.depth, self._engine.facts.input_shape[0]
         if self._settings.slots:
             return f"{slots} slots as configured"
         in_lanes = f"{lanes} lanes x {depth} x batch {batch}"
-        return f"{slots} slots = 2 reading and waiting + {in_lanes} + {sinks} sinks x {_SINK_FRAMES}"
+        waiting = read_ahead(len(self._parts), batch)
+        return f"{slots} slots = {waiting} reading and waiting + {in_lanes} + {sinks} sinks x {_SINK_FRAMES}"
 
     def _compile(self) -> list[Launcher[B]]:
         facts, device = self._engine.facts, self._device
         draws = any(channel.sinks for channel in self._channels)
-        batch = facts.input_shape[0]
-        launchers = []
+        by_lane: list[list[Launcher[B]]] = []
         for index in range(self._settings.lanes):
             lane = device.create_lane(index, facts)
             stages = [
@@ -171,9 +178,14 @@ class Plan(Generic[B]):
             ]
             if draws:
                 stages.append(device.overlay(lane, facts.labels))
-            for _ in range(device.depth):
-                launchers.append(Launcher(lane, {batch: device.compile(stages, lane, batch)}))
-        return launchers
+            by_lane.append(
+                [
+                    Launcher(lane, {batch: device.compile(stages, lane, batch) for batch in facts.batch_sizes})
+                    for _ in range(device.depth)
+                ]
+            )
+        # Lanes by turns: two launches of one lane in a row would leave the others idle until they are collected.
+        return [launcher for turn in zip(*by_lane, strict=True) for launcher in turn]
 
     # -- warming up --------------------------------------------------------------------------------------------
     def warm_up(self) -> Runtime[B]:
@@ -185,7 +197,7 @@ class Plan(Generic[B]):
         previous_s = 0.0
         for number in range(_MAX_WARMUP_PASSES):
             median_s = self._warm_pass()
-            if number and abs(median_s - previous_s) <= _STEADY * previous_s:
+            if self._is_stopping or (number and abs(median_s - previous_s) <= _STEADY * previous_s):
                 break
             previous_s = median_s
         self._device.arena.seal()
@@ -201,6 +213,8 @@ class Plan(Generic[B]):
             channel.source.rewind()
             channel.frames = channel.dropped = channel.sink_dropped = 0
         spans = self._recorder.select("engine", since)
+        if not len(spans):
+            spans = self._recorder.select("run", since)
         return float(np.median(spans["end_ns"] - spans["start_ns"])) / 1e9 if len(spans) else 0.0
 
     def make_pass(
@@ -210,10 +224,12 @@ class Plan(Generic[B]):
         ring: DetectionRing | None = None,
         inspect: Callable[[FrameSlot[B]], None] = lambda slot: None,
         heartbeat: Callable[[int], None] = lambda frames: None,
+        channels: int | None = None,
     ) -> FramePass[B]:
-        return FramePass(
+        """A pass over the first `channels` channels, all of them by default."""
+        self._pass = FramePass(
             self._device,
-            self._channels,
+            self._channels[:channels],
             self._launchers,
             self._guard,
             self._recorder,
@@ -223,6 +239,15 @@ class Plan(Generic[B]):
             inspect=inspect,
             heartbeat=heartbeat,
         )
+        if self._is_stopping:
+            self._pass.stop()
+        return self._pass
+
+    def stop(self) -> None:
+        """Read no more frames, in warm-up or after it; what is in flight is finished. Any thread."""
+        self._is_stopping = True
+        if self._pass is not None:
+            self._pass.stop()
 
     # -- closing -----------------------------------------------------------------------------------------------
     def mark_complete(self) -> None:
@@ -312,7 +337,7 @@ class Runtime(Generic[B]):
 
     def stop(self) -> None:
         """Read no more frames; `process` returns once what is in flight is done. Any thread, a signal handler too."""
-        self._pass.stop()
+        self._plan.stop()
 
     def _report(self, seconds: float) -> RunReport:
         channels = self._plan.channels
@@ -323,6 +348,7 @@ class Runtime(Generic[B]):
             sum(channel.sink_dropped for channel in channels),
             self._plan.ledger(self._pass.frames),
             "; ".join(f"{channel.name} {channel.pool.high_water} of {len(channel.pool)}" for channel in channels),
+            tuple(f"{channel.name}: {text}" for channel in channels for text in channel.source.warnings),
         )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from zhcedge.core.errors import OutputError
+from zhcedge.core.files import write_whole
 
 SPAN_DTYPE = np.dtype(
     [
@@ -29,6 +29,8 @@ SPAN_DTYPE = np.dtype(
 )
 _SPAN = struct.Struct("<HHIqqq")
 _COUNT = struct.Struct("<Q")
+_SPAN_BYTES = _SPAN.size
+_pack_span, _pack_count = _SPAN.pack_into, _COUNT.pack_into  # looked up once: several spans a frame
 _TABLE_ENTRIES, _ENTRY_BYTES = 64, 32
 _TABLE_BYTES = _TABLE_ENTRIES * _ENTRY_BYTES
 _HEADER_BYTES = 64 + 2 * _TABLE_BYTES
@@ -68,9 +70,14 @@ class Recorder:
     def span(self, name: int, track: int, channel: int, sequence: int, start_ns: int, end_ns: int) -> None:
         """Record that `name` ran on `track` for a frame, monotonic nanoseconds."""
         index = next(self._next)  # atomic under the interpreter lock: threads never share a row
-        offset = _HEADER_BYTES + (index % self._capacity) * _SPAN.size
-        _SPAN.pack_into(self._memory, offset, name, track, channel, sequence, start_ns, end_ns)
-        _COUNT.pack_into(self._memory, 0, index + 1)
+        offset = _HEADER_BYTES + (index % self._capacity) * _SPAN_BYTES
+        _pack_span(self._memory, offset, name, track, channel, sequence, start_ns, end_ns)
+        _pack_count(self._memory, 0, index + 1)
+
+    def clear(self) -> None:
+        """Forget all spans: what they describe has begun again. The writing process only."""
+        self._next = itertools.count()
+        _COUNT.pack_into(self._memory, 0, 0)
 
     @property
     def count(self) -> int:
@@ -141,12 +148,7 @@ def write_trace(path: Path, recorders: Sequence[tuple[str, Recorder]]) -> None:
     for number, (process, recorder) in enumerate(recorders, 1):
         events.append({"ph": "M", "pid": number, "name": "process_name", "args": {"name": process}})
         events.extend(_trace_events(number, recorder))
-    try:
-        path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
-    except OSError as error:
-        raise OutputError(
-            f"the trace can't be written: {error.strerror}", where=str(path), fix="choose a writable folder"
-        ) from error
+    write_whole(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode(), "the trace")
 
 
 def _trace_events(pid: int, recorder: Recorder) -> Iterable[dict[str, object]]:

@@ -58,7 +58,7 @@ class DetectionRing:
 
     def __init__(self, memory: memoryview, capacity: int, wake_fd: int = -1) -> None:
         self._memory, self._capacity, self._wake_fd = memory, capacity, wake_fd
-        self._tail = self.written
+        self._tail = self._number = self.written  # the writer's own count; nobody else writes
         self.dropped = 0
 
     @staticmethod
@@ -73,27 +73,43 @@ class DetectionRing:
 
     def publish(self, record: RingRecord) -> None:
         """Write a record over the oldest one. More than MAX_DETECTIONS detections can't occur in a result."""
-        number = self.written
+        data = record.detections.tobytes()
+        self.write(
+            record.info, record.width_px, record.height_px, record.ready_ns, len(record.detections), data, record.is_end
+        )
+
+    def write(
+        self,
+        info: FrameInfo,
+        width_px: int,
+        height_px: int,
+        ready_ns: int,
+        count: int,
+        detections: bytes | memoryview,
+        is_end: bool = False,
+    ) -> None:
+        """`publish` without a record object in between, for the hot path; `detections` are `count` x 24 bytes."""
+        number = self._number
+        self._number += 1
         offset = _HEADER_BYTES + (number % self._capacity) * RECORD_BYTES
         body, boxes = offset + _PREFIX.size, offset + _PREFIX.size + _BODY.size
-        count, info = len(record.detections), record.info
         _BODY.pack_into(
             self._memory,
             body,
             info.channel,
-            int(record.is_end),
+            is_end,
             count,
-            record.width_px,
-            record.height_px,
+            width_px,
+            height_px,
             info.sequence,
             info.capture_time_ns,
             info.read_time_ns,
-            record.ready_ns,
+            ready_ns,
             info.media_time_s,
-            int(info.clock_synced),
+            info.clock_synced,
         )
         end = boxes + count * DETECTION_DTYPE.itemsize
-        self._memory[boxes:end] = record.detections.tobytes()
+        self._memory[boxes:end] = detections
         _PREFIX.pack_into(self._memory, offset, number, zlib.crc32(self._memory[body:end]))
         _HEADER.pack_into(self._memory, 0, number + 1)
 
@@ -106,6 +122,8 @@ class DetectionRing:
         """Records not read yet, oldest first; overwritten ones are skipped and counted in `dropped`."""
         while self._tail < self.written:
             record = self._read(self._tail)
+            if record is None and self.written - self._tail < self._capacity:
+                return  # not a lap behind: another processor's writes have not all become visible yet; look again later
             if record is None:
                 # The writer is a lap ahead: go on where it can't have been since, one record clear of it.
                 oldest = max(self._tail + 1, self.written - self._capacity + 1)

@@ -13,10 +13,13 @@ from __future__ import annotations
 import collections
 import logging
 import queue
+import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic
+
+import numpy as np
 
 from zhcedge.core.errors import OutputError, PipelineError, ZhcEdgeError
 from zhcedge.core.ports import (
@@ -31,19 +34,31 @@ from zhcedge.core.ports import (
     Sink,
     Source,
     SourceFacts,
-    StageTime,
 )
-from zhcedge.core.types import B, DetectionArray, FrameInfo
+from zhcedge.core.types import DETECTION_DTYPE, RESULT_DTYPE, B, DetectionArray, FrameInfo
 from zhcedge.pipeline.guard import Guard
 from zhcedge.pipeline.pools import SharedSlot, SlotPool
 from zhcedge.pipeline.recorder import Recorder
 from zhcedge.pipeline.ring import DetectionRing, RingRecord
+from zhcedge.pipeline.spans import Spans
 
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.2  # how often a blocked thread looks whether it should stop
 _READ_AHEAD = 2  # frames of a file that may wait for a lane: more would only grow the latency
 _STALL_S = 30.0  # a launch that takes longer is a hang, not a slow stage
+_LAUNCH_ENDED = -1  # among the tokens: no channel's, but news for the runner
+_STARVED_NS = 5_000_000_000  # without a free slot for so long, somebody holds them who should not
+
+# Where a result's parts lie in RESULT_DTYPE: read as bytes, because numpy's records cost microseconds a frame.
+_COUNT = struct.Struct("<i")
+_DETECTIONS_AT = int(RESULT_DTYPE.fields["detections"][1]) if RESULT_DTYPE.fields else 0
+_DETECTION_BYTES = DETECTION_DTYPE.itemsize
+
+
+def read_ahead(channels: int, batch: int) -> int:
+    """Frames of one file that may wait for a lane: enough that the channels together fill the next two batches."""
+    return max(_READ_AHEAD, -(-2 * batch // max(channels, 1)))
 
 
 @dataclass
@@ -63,6 +78,8 @@ class Channel(Generic[B]):
     dropped: int = 0
     sink_dropped: int = 0
     broken_sinks: set[str] = field(default_factory=set)
+    starved_since_ns: int = 0
+    is_starvation_logged: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +96,7 @@ class _Launch(Generic[B]):
     program: Program[B]
     fence: Fence
     slots: Sequence[FrameSlot[B]]
+    started_ns: int
 
 
 @dataclass(frozen=True)
@@ -114,14 +132,20 @@ class FramePass(Generic[B]):
     ) -> None:
         self._device, self._channels, self._guard, self._clock = device, tuple(channels), guard, clock
         self.frame_limit, self._ring, self._inspect, self._heartbeat = frame_limit, ring, inspect, heartbeat
-        self._spans = _Spans(recorder, channels, launchers)
-        self._batches = sorted(launchers[0].programs, reverse=True)
+        self._spans = Spans(
+            recorder,
+            [channel.name for channel in self._channels],
+            {launcher.lane.index for launcher in launchers},
+        )
+        sizes = sorted(launchers[0].programs)
+        # Waiting frames -> how many of them to launch: the largest program that they fill.
+        self._batch_for = [max(size for size in (0, *sizes) if size <= count) for count in range(sizes[-1] + 1)]
         self._tokens: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._credits: dict[int, queue.SimpleQueue[None]] = {}  # of channels that read files
         for channel in self._channels:
             if not channel.facts.is_live:
                 self._credits[channel.index] = queue.SimpleQueue()
-                for _ in range(_READ_AHEAD):
+                for _ in range(read_ahead(len(self._channels), sizes[-1])):
                     self._credits[channel.index].put(None)
         self._free: queue.SimpleQueue[Launcher[B]] = queue.SimpleQueue()
         for launcher in launchers:
@@ -131,6 +155,9 @@ class FramePass(Generic[B]):
         self._broken = threading.Event()
         self._error: ZhcEdgeError | None = None
         self._last: dict[int, FrameInfo] = {}
+        self._views = [[slot.results.view(np.uint8).data for slot in channel.pool.slots] for channel in self._channels]
+        self._lanes = len({launcher.lane.index for launcher in launchers})
+        self._launched = self._collected = 0  # by the runner, by the collector
         self.frames = 0
 
     def run(self) -> None:
@@ -163,13 +190,13 @@ class FramePass(Generic[B]):
                 if isinstance(item, Idle):
                     continue
                 channel.frames += 1
-                self._spans.read(channel, item.info, started_ns)
+                self._spans.read(item.info, started_ns)
                 if slot is None:
                     channel.dropped += 1
                     item.release()
                     continue
-                item.release(after=self._device.ingest(item.surface, slot))
-                self._spans.ingest(channel, item.info, self._clock.monotonic_ns())
+                item.release(after=self._device.ingest(item.surface, slot, item.ready))
+                self._spans.ingest(item.info, self._clock.monotonic_ns())
                 slot.info, slot.holder = item.info, "ready queue"
                 channel.ready.append(slot)
                 slot = None
@@ -184,7 +211,12 @@ class FramePass(Generic[B]):
         """A slot to read into. A file waits for one; a live channel takes back its own oldest waiting frame."""
         credits = self._credits.get(channel.index)
         if credits is None:
-            return channel.pool.acquire("reader", 0.0) or self._take_back(channel)
+            slot = channel.pool.acquire("reader", 0.0) or self._take_back(channel)
+            if slot is None:
+                self._note_starved(channel)
+            elif channel.starved_since_ns:
+                channel.starved_since_ns, channel.is_starvation_logged = 0, False
+            return slot
         try:
             credits.get(timeout=_POLL_S)
         except queue.Empty:
@@ -192,7 +224,18 @@ class FramePass(Generic[B]):
         slot = channel.pool.acquire("reader", _POLL_S)
         if slot is None:
             credits.put(None)
+            self._note_starved(channel)
+        elif channel.starved_since_ns:
+            channel.starved_since_ns, channel.is_starvation_logged = 0, False
         return slot
+
+    def _note_starved(self, channel: Channel[B]) -> None:
+        """Log once who holds the slots, when a channel has been without one for long."""
+        now_ns = self._clock.monotonic_ns()
+        channel.starved_since_ns = channel.starved_since_ns or now_ns
+        if now_ns - channel.starved_since_ns >= _STARVED_NS and not channel.is_starvation_logged:
+            channel.is_starvation_logged = True
+            log.warning("channel %s: no free slot for 5 s; held by %s", channel.name, channel.pool.holders())
 
     def _take_back(self, channel: Channel[B]) -> FrameSlot[B] | None:
         try:
@@ -228,15 +271,24 @@ class FramePass(Generic[B]):
                 self._channels[slot.channel].pool.release(slot)
 
     def _gather(self, carried: collections.deque[FrameSlot[B]]) -> list[int]:
-        """Add waiting slots to `carried`, up to a full batch; blocks for the first. Returns channels that ended."""
+        """Add waiting slots to `carried`; blocks for the first. Returns channels that ended.
+
+        While every lane has work a launch would only queue up behind it: then this waits for a full batch, until a
+        launch ends. Lanes take turns, so as many launches in flight as there are lanes means one on each.
+        """
         ended: list[int] = []
-        while len(carried) < self._batches[0] and not ended:
+        while len(carried) < len(self._batch_for) - 1 and not ended:
+            is_hurried = bool(carried) and self._launched - self._collected < self._lanes
             try:
-                token = self._tokens.get_nowait() if carried else self._tokens.get(timeout=_POLL_S)
+                token = self._tokens.get_nowait() if is_hurried else self._tokens.get(timeout=_POLL_S)
             except queue.Empty:
-                if carried or not self._broken.is_set():
+                if self._broken.is_set():
+                    raise _Stopped from None
+                if is_hurried or not carried:
                     return ended
-                raise _Stopped from None
+                continue
+            if token == _LAUNCH_ENDED:
+                continue
             try:
                 slot = self._channels[token].ready.popleft()
             except IndexError:  # a live reader took it back
@@ -250,15 +302,17 @@ class FramePass(Generic[B]):
         return ended
 
     def _launch(self, launcher: Launcher[B] | None, carried: collections.deque[FrameSlot[B]]) -> Launcher[B] | None:
-        """Launch as many of `carried` as a batch takes. Returns the launcher when there was nothing to launch."""
+        """Launch as many of `carried` as fill a program. Returns the launcher when there was nothing to launch."""
         if launcher is None or not carried:
             return launcher
-        batch = next((size for size in self._batches if size <= len(carried)), self._batches[-1])
+        batch = self._batch_for[min(len(carried), len(self._batch_for) - 1)]
         slots = tuple(carried.popleft() for _ in range(batch))
         for slot in slots:
             slot.holder = "lane"
         program = launcher.programs[batch]
-        self._inflight.put(_Launch(launcher, program, program.launch(slots), slots))
+        started_ns = self._clock.monotonic_ns()
+        self._inflight.put(_Launch(launcher, program, program.launch(slots), slots, started_ns))
+        self._launched += 1
         return None
 
     def _free_launcher(self) -> Launcher[B]:
@@ -274,6 +328,7 @@ class FramePass(Generic[B]):
         while True:
             item = self._inflight.get()
             if item is None:
+                self._guard.check()
                 return
             if isinstance(item, _ChannelEnd):
                 self._publish_end(item.channel)
@@ -285,7 +340,9 @@ class FramePass(Generic[B]):
         done_ns = self._clock.monotonic_ns()
         times = launch.program.stage_times()
         self._free.put(launch.launcher)  # at once: the lane must not wait for what follows
-        self._spans.stages(launch.launcher, launch.slots, times)
+        self._collected += 1
+        self._tokens.put(_LAUNCH_ENDED)
+        self._spans.stages(launch.launcher.lane.index, launch.slots[0].info, times, launch.started_ns, done_ns)
         for slot in launch.slots:
             slot.holder = "collector"
             self._inspect(slot)
@@ -296,7 +353,8 @@ class FramePass(Generic[B]):
             self._ring.wake()
         self.frames += len(launch.slots)
         self._heartbeat(self.frames)
-        self._guard.check()
+        if self._collected % self._guard.check_interval == 0:
+            self._guard.check()
 
     def _wait(self, launch: _Launch[B]) -> None:
         deadline_ns = self._clock.monotonic_ns() + int(_STALL_S * 1e9)
@@ -309,13 +367,11 @@ class FramePass(Generic[B]):
     def _publish(self, slot: FrameSlot[B]) -> None:
         if self._ring is None:
             return
-        result = slot.results[0]
-        detections: DetectionArray = result["detections"][: int(result["count"])]
-        image = slot.surface.format
+        view, image = self._views[slot.channel][slot.index], slot.surface.format
+        count: int = _COUNT.unpack_from(view)[0]
+        detections = view[_DETECTIONS_AT : _DETECTIONS_AT + count * _DETECTION_BYTES]
         self._last[slot.channel] = slot.info
-        self._ring.publish(
-            RingRecord(slot.info, image.width_px, image.height_px, self._clock.monotonic_ns(), detections)
-        )
+        self._ring.write(slot.info, image.width_px, image.height_px, self._clock.monotonic_ns(), count, detections)
 
     def _publish_end(self, channel: int) -> None:
         if self._ring is None:
@@ -381,32 +437,3 @@ class FramePass(Generic[B]):
 
 class _Stopped(Exception):
     """Unwinds a thread because another one failed."""
-
-
-class _Spans(Generic[B]):
-    """Names and tracks of the frame path's spans, looked up once."""
-
-    def __init__(self, recorder: Recorder, channels: Sequence[Channel[B]], launchers: Sequence[Launcher[B]]) -> None:
-        self._recorder = recorder
-        self._read, self._ingest = recorder.name("read"), recorder.name("ingest")
-        self._collect = recorder.name("collect")
-        self._readers = [recorder.track(f"reader {channel.name}") for channel in channels]
-        self._lanes = {launcher.lane.index: recorder.track(f"lane {launcher.lane.index}") for launcher in launchers}
-        self._collector = recorder.track("collector")
-
-    def read(self, channel: Channel[B], info: FrameInfo, started_ns: int) -> None:
-        track = self._readers[channel.index]
-        self._recorder.span(self._read, track, channel.index, info.sequence, started_ns, info.read_time_ns)
-
-    def ingest(self, channel: Channel[B], info: FrameInfo, done_ns: int) -> None:
-        track = self._readers[channel.index]
-        self._recorder.span(self._ingest, track, channel.index, info.sequence, info.read_time_ns, done_ns)
-
-    def stages(self, launcher: Launcher[B], slots: Sequence[FrameSlot[B]], times: Sequence[StageTime]) -> None:
-        track, info = self._lanes[launcher.lane.index], slots[0].info
-        for time in times:
-            name = self._recorder.name(time.name)
-            self._recorder.span(name, track, info.channel, info.sequence, time.start_ns, time.end_ns)
-
-    def collect(self, info: FrameInfo, start_ns: int, end_ns: int) -> None:
-        self._recorder.span(self._collect, self._collector, info.channel, info.sequence, start_ns, end_ns)

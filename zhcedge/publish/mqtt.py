@@ -11,6 +11,9 @@ from zhcedge.core.errors import BrokerError
 from zhcedge.core.ports import Message
 from zhcedge.publish.session import BrokerSettings, Session
 
+HURRIED_S = 0.3
+"""Longest wait between two tries once `hurry` was called."""
+
 STEADY_S = 10.0
 """A session that lasted this long counts as working: the next wait starts at the shortest one again."""
 
@@ -55,6 +58,8 @@ class MqttBroker:
         self._accepted: Session | None = None  # while it may be published to
         self._told: set[str] = set()
         self._random = random.Random()
+        self._waking = threading.Event()
+        self._is_hurried = False
 
     def start(self) -> None:
         """Begin to connect; called once. Returns at once, whether or not there is a broker."""
@@ -79,6 +84,11 @@ class MqttBroker:
             return False
         return accepted.publish(message, token)
 
+    def hurry(self) -> None:
+        """See the port. Any thread."""
+        self._is_hurried = True
+        self._waking.set()
+
     def stop(self, last: Sequence[Message], timeout_s: float) -> None:
         """Publish `last`, wait for what is in flight, disconnect; at most about `timeout_s` seconds in all.
 
@@ -88,6 +98,7 @@ class MqttBroker:
         deadline = time.monotonic() + timeout_s
         with self._lock:
             self._stopping.set()
+            self._waking.set()
             running, accepted = self._running, self._accepted
         if accepted is not None:
             accepted.finish(last, timeout_s)
@@ -102,22 +113,33 @@ class MqttBroker:
         number = 0
         while True:
             number += 1
+            began_s = time.monotonic()
+            was_accepted = self._run_session(number)
+            if self._stopping.is_set():
+                return
+            attempt = 0 if was_accepted and time.monotonic() - began_s >= STEADY_S else attempt + 1
+            bound_s = HURRIED_S if self._is_hurried else backoff_bound_s(self._settings, attempt)
+            self._waking.wait(self._random.uniform(0.0, bound_s))
+            self._waking.clear()
+
+    def _run_session(self, number: int) -> bool:
+        """One session from CONNECT to its end; whether the broker had accepted it."""
+        session: Session | None = None
+        try:
             session = Session(number, self._settings, self._will, self._accept, self._on_ack)
             with self._lock:
                 if self._stopping.is_set():
-                    return
+                    return False
                 self._running = session
-            began_s = time.monotonic()
-            try:
-                session.run()
-            except BrokerError as error:
-                self._tell(str(error))
-            finally:
-                self._running = self._accepted = None
-            is_steady = session.was_accepted and time.monotonic() - began_s >= STEADY_S
-            attempt = 0 if is_steady else attempt + 1
-            if self._stopping.wait(self._random.uniform(0.0, backoff_bound_s(self._settings, attempt))):
-                return
+            session.run()
+        except BrokerError as error:
+            self._tell(str(error))
+        # Whatever paho makes of a setting or a network: this thread is the only one that connects again.
+        except Exception as error:  # noqa: BLE001
+            self._tell(f"{self._settings.address}: {type(error).__name__}: {error}")
+        finally:
+            self._running = self._accepted = None
+        return session is not None and session.was_accepted
 
     def _tell(self, problem: str) -> None:
         if problem not in self._told and not self._stopping.is_set():

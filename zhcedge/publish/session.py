@@ -21,6 +21,8 @@ from paho.mqtt.reasoncodes import ReasonCode
 from zhcedge.core.errors import BrokerError
 from zhcedge.core.ports import Message
 
+_LOST = "trying again; if it goes on, look for another daemon with this device name, or see the broker's log"
+
 MAX_UNACKNOWLEDGED = 1000
 """Most QoS 1 messages that a connection holds; more are refused, never silently dropped."""
 
@@ -199,7 +201,7 @@ class Session:
     ) -> None:
         if not self._ended.is_set():
             what = "the connection to the MQTT broker is lost" if self.was_accepted else "the MQTT broker hangs up"
-            self._problem = BrokerError(f"{what} ({reason})", where=self._settings.address, fix="trying again")
+            self._problem = BrokerError(f"{what} ({reason})", where=self._settings.address, fix=_LOST)
         self.end()
         with self._changed:
             self._changed.notify_all()

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 
 from zhcedge.core.errors import PipelineError, ZhcEdgeError
 
+CONTROL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What asks the daemon to drain. The control process acts on them, the frame process ignores them."""
+
 
 class FrameProcess:
     """One run of the frame process.
@@ -27,6 +30,9 @@ class FrameProcess:
     def __init__(self, command: Sequence[str], memory_fd: int, wake_fd: int, first: dict[str, object]) -> None:
         ours, theirs = socket.socketpair()
         fds = (theirs.fileno(), memory_fd, wake_fd)
+        # A terminal's Ctrl-C and a service manager's SIGTERM go to the whole group. The child inherits them blocked, so
+        # that they can't end it before it has said that this process decides.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, CONTROL_SIGNALS)
         try:
             self._process = subprocess.Popen(
                 [*command, *(str(fd) for fd in fds)], pass_fds=fds, stdin=subprocess.DEVNULL
@@ -35,6 +41,7 @@ class FrameProcess:
             ours.close()
             raise PipelineError(f"the frame process can't be started: {error.strerror}", where=command[0]) from error
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
         self._socket = ours
         self._socket.setblocking(False)
@@ -95,8 +102,15 @@ class FrameProcess:
 
 def exit_error(status: int) -> ZhcEdgeError:
     """What to say about a frame process that ended without a word."""
-    how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
+    how = f"was ended by {_signal_name(-status)}" if status < 0 else f"ended with exit code {status}"
     return PipelineError(f"the frame process {how}", fix="see the log above; it is started again")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"
 
 
 def restart_delay_s(attempt: int) -> float:

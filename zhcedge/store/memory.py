@@ -28,10 +28,11 @@ class MemoryOutbox:
         # In order of id. A plain dict would walk over its deleted entries to find the oldest one.
         self._rows: OrderedDict[int, Message] = OrderedDict()
         self._expendable: OrderedDict[int, None] = OrderedDict()
-        self._dropped = 0
+        self._dropped = self._lost = 0
 
     def append(self, message: Message, is_expendable: bool = False) -> int:
         if len(self._rows) >= self._limit:
+            self._lost += not self._expendable
             self.ack(next(iter(self._expendable or self._rows)))
             self._dropped += 1
         row_id = self._next_id
@@ -57,6 +58,10 @@ class MemoryOutbox:
     @property
     def depth(self) -> int:
         return len(self._rows)
+
+    @property
+    def lost(self) -> int:
+        return self._lost
 
     @property
     def dropped(self) -> int:

@@ -28,6 +28,8 @@ from zhcedge.core.types import (
     ViolationKind,
 )
 
+_SOURCE_TIMEOUT_S = 10.0
+
 
 class CpuDevice:
     """Implements core.ports.Device with numpy; the buffer type is an array of bytes (see arena.py).
@@ -84,8 +86,10 @@ class CpuDevice:
         """None: what watches host memory belongs to the pipeline."""
         return ()
 
-    def ingest(self, source: Surface[CpuBuffer], slot: FrameSlot[CpuBuffer]) -> Fence:
+    def ingest(self, source: Surface[CpuBuffer], slot: FrameSlot[CpuBuffer], after: Fence | None = None) -> Fence:
         """Copy I420 or NV12 into the slot's NV12 before returning. Raises PipelineError when they don't fit."""
+        if after is not None and not after.wait(_SOURCE_TIMEOUT_S):
+            raise PipelineError("the source's picture does not arrive", where="ingest")
         ingest(source, slot.surface)
         return DoneFence()
 

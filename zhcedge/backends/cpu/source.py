@@ -59,6 +59,11 @@ class FrameLease:
     def info(self) -> FrameInfo:
         return self._info
 
+    @property
+    def ready(self) -> Fence | None:
+        """None: a picture is lent once it is decoded."""
+        return None
+
     def release(self, after: Fence | None = None) -> None:
         """Give the planes back to the decoder's pool, once nobody holds a view of them. Any thread."""
         self._surface = None

@@ -133,19 +133,23 @@ def read_host(address: int, size: int) -> bytes:
 class Copy2d:
     """A prepared device-to-device copy of rows: made once, issued for every frame. One thread at a time."""
 
-    def __init__(self, destination: int, destination_pitch: int, width_bytes: int, rows: int) -> None:
+    def __init__(
+        self, source: int, source_pitch: int, destination: int, destination_pitch: int, width_bytes: int, rows: int
+    ) -> None:
         device = _driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
         copy = _driver.CUDA_MEMCPY2D()
         copy.srcMemoryType = copy.dstMemoryType = device
-        copy.dstDevice = _driver.CUdeviceptr(destination)
-        copy.dstPitch, copy.WidthInBytes, copy.Height = destination_pitch, width_bytes, rows
+        copy.srcDevice, copy.srcPitch = _driver.CUdeviceptr(source), source_pitch
+        copy.dstDevice, copy.dstPitch = _driver.CUdeviceptr(destination), destination_pitch
+        copy.WidthInBytes, copy.Height = width_bytes, rows
         self._copy = copy
+        self._call = _driver.cuMemcpy2DAsync
 
-    def issue(self, source: int, source_pitch: int, stream: Any) -> None:
-        """Copy from `source`, `stream` being a handle of `stream_handle`."""
-        self._copy.srcDevice = _driver.CUdeviceptr(source)
-        self._copy.srcPitch = source_pitch
-        _do("cuMemcpy2DAsync", self._copy, stream)
+    def issue(self, stream: Any) -> None:
+        """Copy, `stream` being a handle of `stream_handle`. A hot call: no lookups, no conversions."""
+        result = self._call(self._copy, stream)[0]
+        if result:
+            raise CudaCallError("cuMemcpy2DAsync", int(result), result.name)
 
 
 def stream_handle(stream: int) -> Any:

@@ -10,7 +10,7 @@ import struct
 
 from zhcedge.core.errors import PipelineError
 from zhcedge.core.geometry import Letterbox, plane_sizes
-from zhcedge.core.types import ColorMatrix, ImageFormat, Layout, MemoryDomain, PixelFormat, Surface
+from zhcedge.core.types import ColorMatrix, Layout, MemoryDomain, PixelFormat, Surface
 
 FRAME = struct.Struct("<4Q12i")
 """3 plane addresses, result address, 3 pitches, width, height, format, is_bt709, is_full_range, letterbox w h l t."""

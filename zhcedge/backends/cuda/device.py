@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from zhcedge.backends.cuda._vendor import pycuda
 from zhcedge.backends.cuda.arena import CudaArena
 from zhcedge.backends.cuda.context import CudaContext, CudaFence
-from zhcedge.backends.cuda.cupti.instrument import KINDS, CuptiInstrument
+from zhcedge.backends.cuda.cupti.instrument import CuptiInstrument, Mode, visible_kinds
+from zhcedge.backends.cuda.cupti.table import RULES
 from zhcedge.backends.cuda.descriptor import FRAME, check_surface, pack
 from zhcedge.backends.cuda.ingest import Ingest
 from zhcedge.backends.cuda.kernels import Kernels
@@ -15,7 +16,7 @@ from zhcedge.backends.cuda.program import CudaProgram
 from zhcedge.backends.cuda.stages import CudaLane, DetectStage, LetterboxStage, OverlayStage
 from zhcedge.core.errors import PhaseError, PipelineError
 from zhcedge.core.geometry import plane_sizes
-from zhcedge.core.ports import DeviceSettings, FrameSlot, Instrument, Lane, Stage
+from zhcedge.core.ports import DeviceSettings, Fence, FrameSlot, Instrument, Lane, Stage
 from zhcedge.core.types import (
     RESULT_DTYPE,
     Agent,
@@ -41,15 +42,19 @@ class CudaDevice:
     Open it before any other library touches the GPU: it sets the blocking-sync flag of the primary context. Opening,
     compiling and closing belong to one thread. `settings.threads` means nothing here: the device has no threads.
 
+    `settings.is_audit` chooses how much CUPTI watches, and with it what `claims` says: without it only what costs
+    nothing until something is wrong (allocations, frees, device-wide waits), with it copies to the host as well.
+
     Attributes:
-        is_timed: programs compiled from now on record when each stage ran, for stage_times.
+        is_timed: programs compiled from now on record when each stage ran, for stage_times; True in an audit.
 
     Raises BackendUnavailableError without GPU, driver or NVRTC; PipelineError when a kernel does not compile or load.
     """
 
     def __init__(self, settings: DeviceSettings) -> None:
         self.index = settings.index
-        self.is_timed = False
+        self.is_timed = settings.is_audit
+        self._mode = Mode.AUDIT if settings.is_audit else Mode.LIVE
         self.context = CudaContext(settings.index)
         try:
             self._kernels = Kernels(self.context)
@@ -121,22 +126,24 @@ class CudaDevice:
 
     @property
     def claims(self) -> frozenset[ViolationKind]:
-        """Everything that CUPTI can see: no allocation, no copy of a frame to the host, no device-wide wait."""
-        return frozenset(KINDS)
+        """What CUPTI can see in the device's mode: no allocation, no free, no device-wide wait; in an audit, no copy
+        of a frame to the host either."""
+        return frozenset(visible_kinds(tuple(RULES.values()), self._mode))
 
     def instruments(self) -> tuple[Instrument, ...]:
         """The CUPTI instrument, not started."""
-        return (CuptiInstrument(self.context),)
+        return (CuptiInstrument(self.context, self._mode),)
 
     def watch_threads(self, hook: Callable[[], None]) -> None:
         """Never calls `hook`: the device has no threads."""
 
-    def ingest(self, source: Surface[int], slot: FrameSlot[int]) -> CudaFence:
-        """Enqueue the copy of a complete surface (NV12, I420 or P010) into the slot. Reader threads.
+    def ingest(self, source: Surface[int], slot: FrameSlot[int], after: Fence | None = None) -> CudaFence:
+        """Enqueue the copy of a surface (NV12, I420 or P010) into the slot, once `after` is done. Reader threads.
 
-        A later launch over the slot waits for it on the GPU. Raises PipelineError when the surfaces don't fit.
+        A fence of this device is waited for by the GPU, any other one here. A later launch over the slot waits for the
+        copy on the GPU. Raises PipelineError when the surfaces don't fit.
         """
-        return self._ingest(source, slot)
+        return self._ingest(source, slot, after)
 
     def downscale(self, source: Surface[int], target: Surface[int], after: CudaFence | None = None) -> CudaFence:
         """Shrink an NV12 surface into a smaller one of the arena, for snapshots and previews, once `after` is done.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zhcedge.backends.cuda import _vendor
@@ -11,21 +12,31 @@ from zhcedge.backends.cuda.context import CudaContext, CudaFence, CudaStream, gp
 from zhcedge.backends.cuda.descriptor import check_surface, pack
 from zhcedge.backends.cuda.kernels import Kernel
 from zhcedge.core.errors import PipelineError
-from zhcedge.core.ports import FrameSlot
-from zhcedge.core.types import ImageFormat, PixelFormat, Surface
+from zhcedge.core.ports import Fence, FrameSlot
+from zhcedge.core.types import ImageFormat, PixelFormat, Plane, Surface
 
 _BLOCK = (32, 8, 1)
 _FORMATS = (PixelFormat.NV12, PixelFormat.I420, PixelFormat.P010)
+_SOURCE_TIMEOUT_S = 10.0
+_MAX_SOURCES = 64  # a decoder lends the same few surfaces again and again; more than this are not kept in mind
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A surface that was lent before and fits: prepared copies of its planes, none where a kernel converts."""
+
+    surface: Surface[int]
+    copies: tuple[Copy2d, ...]
 
 
 @dataclass(frozen=True)
 class _Target:
-    """A slot's surface, made ready: prepared copies of its planes, its descriptor, its fence."""
+    """A slot's surface, made ready: its descriptor, its fence, and the sources that it met, by id."""
 
     surface: Surface[int]
-    copies: tuple[Copy2d, ...]
     descriptor: bytes
     fence: CudaFence
+    sources: dict[int, _Source]
 
 
 class Ingest:
@@ -39,8 +50,8 @@ class Ingest:
         self._streams: dict[int, tuple[CudaStream, object]] = {}
         self._targets: dict[int, _Target] = {}
 
-    def __call__(self, source: Surface[int], slot: FrameSlot[int]) -> CudaFence:
-        """Enqueue the copy of `source`, complete when lent, and return its fence.
+    def __call__(self, source: Surface[int], slot: FrameSlot[int], after: Fence | None = None) -> CudaFence:
+        """Enqueue the copy of `source`, complete once `after` is done, and return its fence.
 
         A launch over the slot waits for the same fence by itself. Raises PipelineError when the surfaces don't fit;
         nothing is then enqueued.
@@ -49,12 +60,18 @@ class Ingest:
         target = self._targets.get(slot.surface.planes[0].buffer)
         if target is None or target.surface is not slot.surface:
             target = self._learn(slot.surface)
-        _check_source(source, target.surface.format)
+        known = target.sources.get(id(source))
+        if known is None or known.surface is not source:
+            known = _meet(source, target)
         stream, handle = self._entry(slot.channel)
-        if source.format.pixel_format is PixelFormat.NV12:
+        if isinstance(after, CudaFence):
+            stream.wait_for(after)
+        elif after is not None and not after.wait(_SOURCE_TIMEOUT_S):
+            raise PipelineError("the source's picture does not arrive", where="ingest")
+        if known.copies:
             try:
-                for copy, plane in zip(target.copies, source.planes, strict=True):
-                    copy.issue(plane.buffer, plane.pitch_bytes, handle)
+                for copy in known.copies:
+                    copy.issue(handle)
             except CudaCallError as error:
                 raise gpu_error(error, "ingest") from error
         else:
@@ -68,8 +85,7 @@ class Ingest:
         check_surface(surface, "slot")
         if surface.format.pixel_format is not PixelFormat.NV12:
             raise PipelineError(f"the slot is {surface.format.pixel_format.value}, not nv12", where="ingest")
-        copies = tuple(Copy2d(p.buffer, p.pitch_bytes, p.width_bytes, p.rows) for p in surface.planes)
-        target = _Target(surface, copies, pack(surface), self._arena.ingest_fence(surface))
+        target = _Target(surface, pack(surface), self._arena.ingest_fence(surface), {})
         self._targets[surface.planes[0].buffer] = target
         return target
 
@@ -83,6 +99,33 @@ class Ingest:
             stream = self._context.create_stream()
             entry = self._streams[channel] = (stream, _vendor.stream_handle(stream.handle))
         return entry
+
+
+def _meet(source: Surface[int], target: _Target) -> _Source:
+    """Check a source for a target and prepare what is the same for every frame."""
+    _check_source(source, target.surface.format)
+    if len(target.sources) >= _MAX_SOURCES:
+        target.sources.clear()
+    copies: tuple[Copy2d, ...] = ()
+    if source.format.pixel_format is PixelFormat.NV12:
+        pairs = zip(_joined(source.planes), _joined(target.surface.planes), strict=False)
+        if len(_joined(source.planes)) != len(_joined(target.surface.planes)):
+            pairs = zip(source.planes, target.surface.planes, strict=True)
+        copies = tuple(
+            Copy2d(a.buffer, a.pitch_bytes, b.buffer, b.pitch_bytes, b.width_bytes, b.rows) for a, b in pairs
+        )
+    # Keeps the source, so that its id can't come to mean another one.
+    known = target.sources[id(source)] = _Source(source, copies)
+    return known
+
+
+def _joined(planes: Sequence[Plane[int]]) -> Sequence[Plane[int]]:
+    """Both planes of NV12 as one, where the second follows the first without a gap: one copy instead of two."""
+    luma, chroma = planes
+    is_one = (luma.pitch_bytes, luma.width_bytes) == (chroma.pitch_bytes, chroma.width_bytes)
+    if not is_one or chroma.buffer != luma.buffer + luma.rows * luma.pitch_bytes:
+        return planes
+    return (Plane(luma.buffer, luma.width_bytes, luma.rows + chroma.rows, luma.pitch_bytes),)
 
 
 def _check_source(source: Surface[int], slot: ImageFormat) -> None:

@@ -2,12 +2,14 @@
 
 The run is captured inside the cuda device's own graph. For that the session enqueues on the lane's stream, is bound to
 fixed addresses, and does not synchronise at the end of a run; its first runs, outside any capture, choose convolution
-algorithms and grow its memory arena. One session a lane: a session's scratch belongs to one stream.
+algorithms and grow its memory arena. One session a lane, because a session's scratch belongs to one stream; and one a
+batch size, because a session that sees another shape throws away what it had prepared for the last one, and a captured
+graph may still use it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -23,8 +25,11 @@ INSTALL = "pip install 'zhcedge[rtx-cuda13]' (or [rtx-cuda12]), whose onnxruntim
 
 _PROVIDER = "CUDAExecutionProvider"
 _OPTIONS = {
-    "cudnn_conv_algo_search": "EXHAUSTIVE",
+    # As fast as the exhaustive search on an H200, and a session is ready in 1 s instead of 3.
+    "cudnn_conv_algo_search": "HEURISTIC",
     "arena_extend_strategy": "kSameAsRequested",  # no slack: a board's memory is short
+    # What tensor cores want: the same FP16 network 509 against 429 frames a second on an H200, batch 4 620 against 548.
+    "prefer_nhwc": "1",
 }
 _RUN_OPTIONS = {"disable_synchronize_execution_providers": "1"}  # a synchronisation would end the capture
 
@@ -81,12 +86,15 @@ class OnnxRuntimeCudaEngine:
         for tensor, shape in ((lane.input, self._facts.input_shape), (lane.output, self._facts.output_shape)):
             if tensor.shape != shape or tensor.dtype != "float32":
                 raise PipelineError(f"tensor {tensor.name!r} is {tensor.dtype} {tensor.shape}, not float32 {shape}")
+        return InferenceStage(lambda batch: self._bind(lane, batch), self._facts)
+
+    def _bind(self, lane: Lane[int], batch: int) -> tuple[Session, IoBinding]:
+        """A session on the lane's stream over the first `batch` frames of its tensors."""
         session = _open(self._path, {**self._options(), "user_compute_stream": str(lane.stream_handle)})
         binding = session.io_binding()
-        facts, index = self._facts, self._device_index
-        binding.bind_input(facts.input_name, "cuda", index, np.float32, lane.input.shape, lane.input.buffer)
-        binding.bind_output(facts.output_name, "cuda", index, np.float32, lane.output.shape, lane.output.buffer)
-        return InferenceStage(session, binding)
+        for bind, tensor in ((binding.bind_input, lane.input), (binding.bind_output, lane.output)):
+            bind(tensor.name, "cuda", self._device_index, np.float32, (batch, *tensor.shape[1:]), tensor.buffer)
+        return session, binding
 
     def close(self) -> None:
         """Bind no more lanes. Sessions live as long as the stages that were bound; programs must not run after it."""
@@ -97,16 +105,28 @@ class OnnxRuntimeCudaEngine:
 
 
 class InferenceStage:
-    """Implements core.ports.Stage: enqueues one run on the lane's stream. A smaller batch still runs whole."""
+    """Implements core.ports.Stage: enqueues one run on the lane's stream.
+
+    A model with a free batch gets a session for each batch size, made the first time that size is asked for, which is
+    when a program is compiled. One with a fixed batch always runs whole.
+    """
 
     name = "engine"
 
-    def __init__(self, session: Session, binding: IoBinding) -> None:
-        self._session, self._binding = session, binding
+    def __init__(self, bind: Callable[[int], tuple[Session, IoBinding]], facts: ModelFacts) -> None:
+        self._bind, self._facts = bind, facts
         self._run_options = run_options(_RUN_OPTIONS)
+        self._bound: dict[int, tuple[Session, IoBinding]] = {}
+        self._prepare(facts.input_shape[0])  # here, so that a model that does not fit fails in `bind`
 
     def enqueue(self, batch: int) -> None:
-        self._session.run(self._binding, self._run_options)
+        session, binding = self._prepare(batch if self._facts.has_free_batch else self._facts.input_shape[0])
+        session.run(binding, self._run_options)
+
+    def _prepare(self, batch: int) -> tuple[Session, IoBinding]:
+        if batch not in self._bound:
+            self._bound[batch] = self._bind(batch)
+        return self._bound[batch]
 
 
 def _open(path: Path, options: Mapping[str, str]) -> Session:

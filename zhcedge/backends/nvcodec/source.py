@@ -23,7 +23,7 @@ from zhcedge.core.types import (
     Provenance,
     Surface,
 )
-from zhcedge.media.annexb import AnnexB
+from zhcedge.media.annexb import AccessUnit, AnnexB
 from zhcedge.media.convert import DecodedForm, decoded_form, lent_format, matrix_note
 from zhcedge.media.decode import VideoDecoder
 from zhcedge.media.demux import StreamFacts
@@ -34,12 +34,18 @@ _PRIMING_PACKETS = 48
 """More than any stream holds back (16 pictures of reordering and the parser's 4), so that the flush is the worst
 burst and the decoder's pool has its final size before the seal."""
 
+_MAX_SURFACES = 64
+_PACKETS_AT_ONCE = 8
+
 _RELEASE_TIMEOUT_S = 10.0
 """Work on a lent surface takes a millisecond; after this long the GPU is taken for hung."""
 
 
 class SurfaceLease:
-    """A decoder's surface on loan: device addresses, to be released before the next `read`."""
+    """A decoder's surface on loan: device addresses, to be released before the next `read`.
+
+    It is complete once `ready` is done: the GPU can wait for it, so that nobody waits here.
+    """
 
     __slots__ = ("_info", "_source", "_surface")
 
@@ -59,6 +65,10 @@ class SurfaceLease:
     def info(self) -> FrameInfo:
         return self._info
 
+    @property
+    def ready(self) -> Fence | None:
+        return self._source.decoded
+
     def release(self, after: Fence | None = None) -> None:
         """Give the surface back; the decoder overwrites it only once `after` is done. Twice is fine."""
         if self._surface is not None:
@@ -72,7 +82,7 @@ class NvCodecSource:
     - NV12 for 8 bits, P010 for 10. One device-to-device copy inside PyNvVideoCodec, declared in the hops.
     - One frame is lent at a time: `read` raises PhaseError while the last one is still out. NVDEC may give several
       pictures at once; they are lent one after the other and no packet goes in meanwhile.
-    - The surface is complete when `read` returns: any stream may read it.
+    - The surface is complete once the lease's `ready` is done, an event on the decoder's own stream.
     - `open` decodes the first packets and flushes, so that the decoder's pool has its final size; `rewind` and loops
       keep the session. A change of resolution within `max_size_px` is scaled by NVDEC to the opened size; the
       decoder's pool is made anew then, which the ledger counts.
@@ -98,9 +108,12 @@ class NvCodecSource:
         self._decoded = self._context.create_fence(f"{self._playback.where}: decoder")
         self._session: Session | None = None
         self._unpacker: AnnexB | None = None
+        self._units: deque[AccessUnit] = deque()
+        self._has_pass_ended = False
         self._format: ImageFormat | None = None
         self._ready: deque[RawFrame] = deque()
         self._next: tuple[RawFrame, float] | None = None
+        self._surfaces: dict[tuple[int, int], Surface[int]] = {}
         self._is_lent = False
         self._busy: list[Fence] = []
         self._has_ended = False
@@ -114,6 +127,11 @@ class NvCodecSource:
     def packets(self) -> PacketRing:
         """The newest compressed packets, for recording without decoding."""
         return self._playback.ring
+
+    @property
+    def decoded(self) -> Fence:
+        """Stands for all pictures of the decoder's last call."""
+        return self._decoded
 
     # -- opening ---------------------------------------------------------------------------------------------
     def open(self) -> SourceFacts:
@@ -216,25 +234,34 @@ class NvCodecSource:
                 return None
             is_end = not self._feed(self._session)
             if self._ready:
-                self._complete()
+                self._decoded.record(self._stream)
             elif is_end:  # the flush, too, has given its last picture
                 self._end_pass()
         return self._ready.popleft()
 
     def _feed(self, session: Session) -> bool:
         """One packet into the decoder, its pictures into `_ready`; False when the pass had none left: flushed."""
-        unit = session.take_held()
+        unit = session.take_held() or self._next_unit()
+        self._wait_for_readers()
         if unit is None:
-            packet = self._playback.next_packet()
-            if packet is None:
-                self._wait_for_readers()
-                self._ready.extend(session.flush())
-                return False
-            unit = self._unpacker.convert(packet) if self._unpacker is not None else None
-        if unit is not None:
-            self._wait_for_readers()
-            self._ready.extend(session.decode(unit))
+            self._ready.extend(session.flush())
+            return False
+        self._ready.extend(session.decode(unit))
         return True
+
+    def _next_unit(self) -> AccessUnit | None:
+        """The next unit of this pass; None at its end. A file is read several packets at a time: each costs half then,
+        because code and data are still in the caches."""
+        while not self._units and not self._has_pass_ended:
+            for _ in range(1 if self._is_live else _PACKETS_AT_ONCE):
+                packet = self._playback.next_packet()
+                if packet is None:
+                    self._has_pass_ended = True
+                    break
+                unit = self._unpacker.convert(packet) if self._unpacker is not None else None
+                if unit is not None:
+                    self._units.append(unit)
+        return self._units.popleft() if self._units else None
 
     def _end_pass(self) -> None:
         if self._playback.start_next_pass():
@@ -244,6 +271,8 @@ class NvCodecSource:
 
     def _start_pass(self) -> None:
         self._unpacker = AnnexB(self._playback.stream, self._playback.where)
+        self._units.clear()
+        self._has_pass_ended = False
 
     def _wait_for_readers(self) -> None:
         """Let the decoder's stream wait for all work on the surfaces that the next call overwrites."""
@@ -254,23 +283,18 @@ class NvCodecSource:
                 raise PipelineError("work on a lent frame does not end", where=self._playback.where)
         self._busy.clear()
 
-    def _complete(self) -> None:
-        """Wait until the pictures of the last call are whole, whichever stream reads them."""
-        self._decoded.record(self._stream)
-        if not self._decoded.wait(_RELEASE_TIMEOUT_S):
-            raise PipelineError("a decoded picture does not arrive", where=self._playback.where)
-
     def _lend(self, frame: RawFrame) -> Surface[int]:
         format = self._format
         if format is None:
             raise PhaseError("the source is not open", where=self._playback.where)
-        luma, chroma = frame.plane_addresses
-        width_bytes, pitch_bytes, chroma_bytes = _row_bytes(format)
-        planes = (
-            Plane(luma, width_bytes, format.height_px, pitch_bytes),
-            Plane(chroma, chroma_bytes, (format.height_px + 1) // 2, pitch_bytes),
-        )
-        return Surface(planes, format, MemoryDomain.DEVICE)
+        addresses = frame.plane_addresses
+        surface = self._surfaces.get(addresses)
+        if surface is None:
+            # Few: the decoder's pool. It is made anew when the resolution changes, and then the old ones go.
+            if len(self._surfaces) >= _MAX_SURFACES:
+                self._surfaces.clear()
+            surface = self._surfaces[addresses] = _surface(addresses, format)
+        return surface
 
     # -- life ------------------------------------------------------------------------------------------------
     def rewind(self) -> None:
@@ -308,6 +332,15 @@ class NvCodecSource:
             hops=_hops(stream.bytes_per_frame, format),
             description=f"{self._playback.where}: {stream.codec} {size}, {stream.fps:.3g} fps, decoded by NVDEC",
         )
+
+
+def _surface(addresses: tuple[int, int], format: ImageFormat) -> Surface[int]:
+    width_bytes, pitch_bytes, chroma_bytes = _row_bytes(format)
+    planes = (
+        Plane(addresses[0], width_bytes, format.height_px, pitch_bytes),
+        Plane(addresses[1], chroma_bytes, (format.height_px + 1) // 2, pitch_bytes),
+    )
+    return Surface(planes, format, MemoryDomain.DEVICE)
 
 
 def _row_bytes(format: ImageFormat) -> tuple[int, int, int]:

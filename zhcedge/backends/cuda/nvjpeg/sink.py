@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from zhcedge.backends.cuda.context import CudaContext
 from zhcedge.backends.cuda.nvjpeg.encoder import JpegEncoder
@@ -59,6 +60,10 @@ class JpegSink:
             Hop("bitstream to the host", Agent.COPY_ENGINE, device, MemoryDomain.PINNED, bitstream, average, derived),
             Hop("bitstream out", Agent.CPU, host, MemoryDomain.STORAGE, bitstream, average, derived),
         )
+
+    def watch_threads(self, hook: Callable[[], None]) -> None:
+        """`hook` is the first thing that the sink's thread does. Before `open`."""
+        self._thread.watch(hook)
 
     def open(self, source: SourceFacts) -> None:
         """Create file, encoder and thread.
