@@ -9,7 +9,7 @@ from zhcedge.backends.cpu.detect import DetectStage
 from zhcedge.backends.cpu.ingest import ingest
 from zhcedge.backends.cpu.letterbox import LetterboxStage
 from zhcedge.backends.cpu.overlay import OverlayStage
-from zhcedge.backends.cpu.program import CpuLane, CpuProgram, DoneFence, ThreadHooks
+from zhcedge.backends.cpu.program import Company, CpuLane, CpuProgram, DoneFence, ThreadHooks
 from zhcedge.core.errors import PipelineError
 from zhcedge.core.geometry import plane_sizes
 from zhcedge.core.ports import DeviceSettings, Fence, FrameSlot, Instrument, Lane, Stage
@@ -43,6 +43,7 @@ class CpuDevice:
             raise PipelineError(f"there is no cpu device {settings.index}", fix="use device 0")
         self._arena = CpuArena()
         self._hooks = ThreadHooks()
+        self._company = Company()
         self._lanes: list[CpuLane] = []
 
     @property
@@ -95,7 +96,7 @@ class CpuDevice:
 
     def create_lane(self, index: int, model: ModelFacts) -> CpuLane:
         """Allocate a lane and start its thread. Raises PhaseError after the seal."""
-        lane = CpuLane(index, model, self._arena, self._hooks)
+        lane = CpuLane(index, model, self._arena, self._hooks, self._company)
         self._lanes.append(lane)
         return lane
 

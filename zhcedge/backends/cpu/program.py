@@ -79,6 +79,27 @@ class ThreadHooks:
         return position
 
 
+class Company:
+    """How many lanes of a device are running a launch. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._running += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._running -= 1
+
+    @property
+    def is_shared(self) -> bool:
+        """More than one: a core that a second thread would take is wanted by another lane."""
+        return self._running > 1
+
+
 class LaneWorker:
     """One thread that runs work in order until `close`, and finishes the fence that came with it."""
 
@@ -125,10 +146,11 @@ class LaneWorker:
 class CpuLane:
     """Implements core.ports.Lane. `slots` are those of the launch in flight, for the stages on the worker thread.
 
-    `worker` runs the stages; `assistant` takes a share of a stage that can be split.
+    `worker` runs the stages; `assistant` takes a share of a stage that can be split, when `company` leaves a core.
     """
 
-    def __init__(self, index: int, model: ModelFacts, arena: CpuArena, hooks: ThreadHooks) -> None:
+    def __init__(self, index: int, model: ModelFacts, arena: CpuArena, hooks: ThreadHooks, company: Company) -> None:
+        self.company = company
         owner = f"lane {index}"
         self.slots: tuple[FrameSlot[CpuBuffer], ...] = ()
         self._index = index
@@ -201,17 +223,21 @@ class CpuProgram:
         times: list[StageTime] = []
         self._lane.slots = slots
         try:
-            for stage in self._stages:
-                start_ns = time.monotonic_ns()
-                try:
-                    stage.enqueue(self._batch)
-                # A stage may raise anything; the message must say which one it was.
-                except Exception as error:
-                    raise _translate(error, f"lane {self._lane.index}, stage {stage.name}") from error
-                times.append(StageTime(stage.name, start_ns, time.monotonic_ns()))
+            with self._lane.company:
+                for stage in self._stages:
+                    start_ns = time.monotonic_ns()
+                    self._enqueue(stage)
+                    times.append(StageTime(stage.name, start_ns, time.monotonic_ns()))
         finally:
             self._lane.slots = ()
             self._times = tuple(times)
+
+    def _enqueue(self, stage: Stage) -> None:
+        try:
+            stage.enqueue(self._batch)
+        # A stage may raise anything; the message must say which one it was.
+        except Exception as error:
+            raise _translate(error, f"lane {self._lane.index}, stage {stage.name}") from error
 
 
 def _translate(error: Exception, where: str) -> PipelineError:
