@@ -60,6 +60,34 @@ def test_each_lane_reads_and_writes_its_own_memory_while_the_other_runs(case: De
 
 
 @each_device
+def test_a_free_batch_runs_each_size_over_the_first_frames_only(case: DeviceCase, tmp_path: Path) -> None:
+    facts = tiny_model(has_free_batch=True).with_batch(4)
+    assert facts.batch_sizes == (1, 2, 4)
+    with case.open() as device:
+        engine = case.open_engine(write_model(tmp_path / "m.onnx", batch="n"), facts, device)
+        lane = device.create_lane(0, facts)
+        slots = [make_slot(device, ImageFormat(8, 8), index) for index in range(4)]
+        stage = engine.bind(lane)
+        programs = {size: device.compile([stage], lane, size) for size in facts.batch_sizes}
+        picture = np.arange(1, 1 + 4 * 192, dtype=np.float32).reshape(facts.input_shape)
+        for size in (4, 1, 2, 4, 2):
+            case.write_tensor(lane.input, picture)
+            case.write_tensor(lane.output, np.zeros(facts.output_shape, np.float32))
+            assert programs[size].launch(slots[:size]).wait(PATIENCE_S)
+            output = case.read_tensor(lane.output).reshape(4, -1)
+            assert np.array_equal(output[:size].ravel(), 2 * picture[:size].ravel())
+            assert not output[size:].any()
+        engine.close()
+
+
+@each_device
+def test_a_graph_with_a_fixed_batch_is_refused_where_the_facts_call_it_free(case: DeviceCase, tmp_path: Path) -> None:
+    facts = tiny_model(has_free_batch=True)
+    with case.open() as device, pytest.raises(ModelError, match="fixed batch of 1"):
+        case.open_engine(write_model(tmp_path / "m.onnx"), facts, device)
+
+
+@each_device
 def test_a_free_batch_dimension_takes_the_size_of_the_facts(case: DeviceCase, tmp_path: Path) -> None:
     facts = tiny_model(input_shape=(2, 3, 8, 8), output_shape=(2, 6, 32))
     with case.open() as device:

@@ -27,6 +27,16 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def test_a_free_batch_is_one_until_the_configuration_says_more(tmp_path: Path) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["input"]["shape"][0] = manifest["output"]["shape"][0] = -1
+
+    facts = load_bundle(make_bundle(tmp_path / "b", change)).facts
+    assert facts.has_free_batch
+    assert (facts.input_shape[0], facts.output_shape[0]) == (1, 1)
+    assert facts.with_batch(6).batch_sizes == (1, 2, 4, 6)
+
+
 def make_bundle(folder: Path, change: Callable[[dict[str, Any]], None] = lambda manifest: None) -> Path:
     """A small valid bundle with two labels; `change` edits the manifest before it is written."""
     files = {"model.onnx": MODEL_BYTES, "labels.txt": b"person\ncar\n", "NOTICE": b"notice"}

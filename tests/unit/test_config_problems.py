@@ -161,7 +161,7 @@ def test_every_problem_is_reported_in_the_order_of_the_file() -> None:
         "c.yaml:4:3",
         "c.yaml:5:1",
         "--set 'nonsense'",
-        "--set mqtt.port",
+        "--set mqtt.keepalive_s",
         "ZHC_MQTT__PRT",
         "ZHC_MQTT____X",
     ]

@@ -102,9 +102,13 @@ def summarise(raw: dict[str, Any]) -> dict[str, Any]:
     _stages(raw, values)
     _audit(raw, values)
     _cpu(raw, values)
-    paced = {count: raw["blocks"].get(f"paced_{count}", [{}])[0] for count in CHANNELS}
+    paced = {
+        f"batch {batch}, {count} channels": raw["blocks"].get(f"{name}_{count}", [{}])[0]
+        for name, batch in (("paced", raw.get("batch")), ("paced_single", 1))
+        for count in CHANNELS
+    }
     ratios = {count: block["latency_ms"][2] / block["latency_ms"][0] for count, block in paced.items() if block}
-    values["p99_over_p50"] = ratios.get(1)
+    values["p99_over_p50"] = ratios.get(f"batch {raw.get('batch')}, 1 channels")
     if raw.get("ultralytics"):
         best = max(raw["ultralytics"], key=lambda row: row["fps"])
         values["vs_ultralytics"] = values["pipeline_fps_1"] / best["fps"] if values["pipeline_fps_1"] else None
@@ -119,11 +123,14 @@ def summarise(raw: dict[str, Any]) -> dict[str, Any]:
         "intervals_95": intervals,
         "null_engine_to_nvdec_by_channels": {k: _ratio(intervals, f"null_fps_{k}", f"nvdec_fps_{k}") for k in CHANNELS},
         "null_engine_unwatched_to_nvdec": _ratio(intervals, "unwatched_fps_1", "nvdec_fps_1"),
-        "p99_over_p50_by_channels": ratios,
+        "p99_over_p50_by_batch_and_channels": ratios,
         "paced_latency_ms_p50_p90_p99": {count: block["latency_ms"] for count, block in paced.items() if block},
         "engine_sweep": [{key: row[key] for key in ("batch", "fps")} for row in raw.get("sweep", [])],
         "ultralytics": raw.get("ultralytics"),
         "memory": raw.get("memory"),
+        "audit_verdict": raw.get("audit", {}).get("ledger", {}).get("text"),
+        "audit_memory": raw.get("audit", {}).get("memory"),
+        "reruns": raw.get("reruns", []),
         "problems": raw["problems"],
         "samples": {
             name: [
@@ -241,6 +248,14 @@ def as_markdown(values: dict[str, Any]) -> str:
     lines[-1] += f"{_number(values['overhead_us_per_frame'])} us a frame, "
     lines[-1] += f"process {_number(values['process_cpu_ms_per_frame'])} ms of CPU a frame, "
     lines[-1] += f"canaries {values['canaries_seen']} of {values['canaries_planted']} seen."
+    lines += ["", f"The audit's ledger: {values['audit_verdict'] or 'not measured'}."]
+    if values["paced_latency_ms_p50_p90_p99"]:
+        lines += ["", "| evenly spaced at 80 % of full speed | p50 ms | p90 ms | p99 ms | p99 / p50 |"]
+        lines += ["| --- | --- | --- | --- | --- |"]
+        for name, (p50, p90, p99) in values["paced_latency_ms_p50_p90_p99"].items():
+            lines.append(f"| {name} | {_number(p50)} | {_number(p90)} | {_number(p99)} | {_number(p99 / p50)} |")
+    for rerun in values["reruns"]:
+        lines += ["", f"Steps {', '.join(rerun['steps'])} were run again by themselves, commit {rerun['commit']}."]
     if values["problems"]:
         lines += ["", "What went wrong in this run:", *(f"- {problem}" for problem in values["problems"])]
     return "\n".join(lines) + "\n"

@@ -138,6 +138,7 @@ class Worker:
     def __init__(self, plan: Plan[object], segment: Segment) -> None:
         self._plan, self._segment = plan, segment
         self._frames = 0
+        self._ledger: dict[str, object] = {}
         for instrument in plan._guard.instruments:
             if isinstance(instrument, CuptiInstrument):
                 instrument.enter_phase("active")
@@ -147,6 +148,9 @@ class Worker:
     ) -> dict[str, object]:
         plan = self._plan
         chosen = plan.channels[:channels]
+        if rate:
+            for channel in chosen:  # from the clip's start, so that it need not be opened again meanwhile
+                channel.source.rewind()
         sources = [channel.source for channel in chosen]
         for index, channel in enumerate(chosen):
             channel.frames = 0
@@ -178,6 +182,8 @@ class Worker:
             until = self._segment.frame_recorder.count
             work.stop()
             thread.join()
+            # Now, before this process makes large arrays of its own out of the spans.
+            self._ledger = plan.ledger(self._frames + work.frames).as_dict()
             for channel, source in zip(chosen, sources, strict=True):
                 channel.source = source
         self._frames += work.frames
@@ -233,7 +239,7 @@ class Worker:
         counts = [int(slot.results["count"][0]) for channel in self._plan.channels for slot in channel.pool.slots]
         graphs = [str(program.facts) for program in self._plan._device._programs]  # type: ignore[attr-defined]
         return {
-            "ledger": self._plan.ledger(self._frames).as_dict(),
+            "ledger": self._ledger,
             "calls": [row for row in rows if row["phase"] == "active"],
             "boxes": float(np.mean(counts)),
             "graphs": graphs,

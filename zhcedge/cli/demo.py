@@ -35,6 +35,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _run(arguments: argparse.Namespace) -> int:
     from zhcedge.app.demo import DemoSettings, run
 
+    # Also where it was started with Ctrl-C ignored, as a shell does for a job in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     is_coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")

@@ -18,12 +18,13 @@ from zhcedge.core.errors import PipelineError, ZhcEdgeError
 from zhcedge.core.lifecycle import Lifecycle, Phase
 from zhcedge.core.ports import Clock, Device, Engine, FrameSlot, Sink, Source
 from zhcedge.core.types import B, DetectorSettings, Hop, ImageFormat, PixelFormat
+from zhcedge.pipeline.channel import Channel, Launcher, read_ahead
 from zhcedge.pipeline.guard import Guard
 from zhcedge.pipeline.ledger import LedgerReport
 from zhcedge.pipeline.pools import SharedSlot, SlotPool
 from zhcedge.pipeline.recorder import Recorder
 from zhcedge.pipeline.ring import DetectionRing
-from zhcedge.pipeline.runner import Channel, FramePass, Launcher, read_ahead
+from zhcedge.pipeline.runner import FramePass
 
 log = logging.getLogger(__name__)
 

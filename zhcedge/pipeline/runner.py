@@ -15,8 +15,8 @@ import logging
 import queue
 import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic
 
 import numpy as np
@@ -29,15 +29,13 @@ from zhcedge.core.ports import (
     Fence,
     FrameSlot,
     Idle,
-    Lane,
     Program,
     Sink,
-    Source,
-    SourceFacts,
 )
 from zhcedge.core.types import DETECTION_DTYPE, RESULT_DTYPE, B, DetectionArray, FrameInfo
+from zhcedge.pipeline.channel import Channel, Launcher, read_ahead
 from zhcedge.pipeline.guard import Guard
-from zhcedge.pipeline.pools import SharedSlot, SlotPool
+from zhcedge.pipeline.pools import SharedSlot
 from zhcedge.pipeline.recorder import Recorder
 from zhcedge.pipeline.ring import DetectionRing, RingRecord
 from zhcedge.pipeline.spans import Spans
@@ -45,49 +43,14 @@ from zhcedge.pipeline.spans import Spans
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.2  # how often a blocked thread looks whether it should stop
-_READ_AHEAD = 2  # frames of a file that may wait for a lane: more would only grow the latency
 _STALL_S = 30.0  # a launch that takes longer is a hang, not a slow stage
+_SINK_RETRY_S = 0.0005  # less than a fast encoder takes for what waits in its queue, so that it never runs dry
 _LAUNCH_ENDED = -1  # among the tokens: no channel's, but news for the runner
-_STARVED_NS = 5_000_000_000  # without a free slot for so long, somebody holds them who should not
 
 # Where a result's parts lie in RESULT_DTYPE: read as bytes, because numpy's records cost microseconds a frame.
 _COUNT = struct.Struct("<i")
 _DETECTIONS_AT = int(RESULT_DTYPE.fields["detections"][1]) if RESULT_DTYPE.fields else 0
 _DETECTION_BYTES = DETECTION_DTYPE.itemsize
-
-
-def read_ahead(channels: int, batch: int) -> int:
-    """Frames of one file that may wait for a lane: enough that the channels together fill the next two batches."""
-    return max(_READ_AHEAD, -(-2 * batch // max(channels, 1)))
-
-
-@dataclass
-class Channel(Generic[B]):
-    """One channel of a run: its parts and its counts. The counts are written by its reader only."""
-
-    index: int
-    name: str
-    source: Source[B]
-    facts: SourceFacts
-    sinks: tuple[Sink[B], ...]
-    sink_names: tuple[str, ...]
-    pool: SlotPool[B]
-    shared: tuple[SharedSlot[B], ...]
-    ready: collections.deque[FrameSlot[B] | None] = field(default_factory=collections.deque)
-    frames: int = 0
-    dropped: int = 0
-    sink_dropped: int = 0
-    broken_sinks: set[str] = field(default_factory=set)
-    starved_since_ns: int = 0
-    is_starvation_logged: bool = False
-
-
-@dataclass(frozen=True)
-class Launcher(Generic[B]):
-    """One launch position of a lane: a lane of depth 2 has two. `programs` by batch size."""
-
-    lane: Lane[B]
-    programs: Mapping[int, Program[B]]
 
 
 @dataclass(frozen=True)
@@ -213,9 +176,9 @@ class FramePass(Generic[B]):
         if credits is None:
             slot = channel.pool.acquire("reader", 0.0) or self._take_back(channel)
             if slot is None:
-                self._note_starved(channel)
-            elif channel.starved_since_ns:
-                channel.starved_since_ns, channel.is_starvation_logged = 0, False
+                channel.note_starved(self._clock.monotonic_ns())
+            else:
+                channel.note_fed()
             return slot
         try:
             credits.get(timeout=_POLL_S)
@@ -224,18 +187,10 @@ class FramePass(Generic[B]):
         slot = channel.pool.acquire("reader", _POLL_S)
         if slot is None:
             credits.put(None)
-            self._note_starved(channel)
-        elif channel.starved_since_ns:
-            channel.starved_since_ns, channel.is_starvation_logged = 0, False
+            channel.note_starved(self._clock.monotonic_ns())
+        else:
+            channel.note_fed()
         return slot
-
-    def _note_starved(self, channel: Channel[B]) -> None:
-        """Log once who holds the slots, when a channel has been without one for long."""
-        now_ns = self._clock.monotonic_ns()
-        channel.starved_since_ns = channel.starved_since_ns or now_ns
-        if now_ns - channel.starved_since_ns >= _STARVED_NS and not channel.is_starvation_logged:
-            channel.is_starvation_logged = True
-            log.warning("channel %s: no free slot for 5 s; held by %s", channel.name, channel.pool.holders())
 
     def _take_back(self, channel: Channel[B]) -> FrameSlot[B] | None:
         try:
@@ -408,7 +363,7 @@ class FramePass(Generic[B]):
     def _submit(self, channel: Channel[B], sink: Sink[B], slot: FrameSlot[B], shared: SharedSlot[B]) -> bool:
         """A file waits for its sinks, so that no frame of the output is missing; a camera's frame is dropped."""
         while not sink.submit(slot, shared.give_back):
-            if channel.facts.is_live or self._broken.wait(0.002):
+            if channel.facts.is_live or self._broken.wait(_SINK_RETRY_S):
                 return False
         return True
 

@@ -65,8 +65,8 @@ class OnnxRuntimeCudaEngine:
         self._is_open = True
         session = _open(self._path, self._options())
         check_session(session, self._facts)
-        # cuDNN and cuBLAS take TF32 for FP32 graphs where the GPU has it.
-        self._description = f"onnxruntime {session.version} CUDA FP32/TF32"
+        # A graph's own precision; cuDNN and cuBLAS take TF32 for FP32 where the GPU has it.
+        self._description = f"onnxruntime {session.version} CUDA, precision of the graph"
 
     @property
     def facts(self) -> ModelFacts:
