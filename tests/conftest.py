@@ -20,7 +20,8 @@ SLOW = "slow: ./tools/test --all runs it"
 # Removed from the environment: programs under test take every ZHC_ variable for a configuration value.
 IS_EVERYTHING = os.environ.pop("ZHC_TEST_ALL", "") == "1"
 
-settings.register_profile("untimed", deadline=None, print_blob=True)
+# A newcomer's run looks at fewer examples: it has three minutes.
+settings.register_profile("untimed", deadline=None, print_blob=True, max_examples=100 if IS_EVERYTHING else 30)
 settings.load_profile("untimed")
 
 

@@ -34,6 +34,7 @@ def test_the_demo_passes_with_every_canary_seen_and_leaves_no_file(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_picture_copied_into_a_python_object_in_a_stage_is_a_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     enqueue = DetectStage.enqueue
     runs = [0]

@@ -126,7 +126,8 @@ def count_frames(path: Path) -> int:
         return int(container.streams.video[0].frames)
 
 
-@pytest.mark.parametrize("broker", ["mosquitto", pytest.param("amqtt", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("broker", ["mosquitto", "amqtt"])
 def test_a_killed_demo_leaves_no_process(broker: str, marked: Marked, tmp_path: Path) -> None:
     need(broker)
     with demo(marked, "--out", str(tmp_path / "out"), "--broker", broker) as program:

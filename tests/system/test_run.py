@@ -130,6 +130,7 @@ def test_an_output_that_cannot_be_made_is_exit_73_and_leaves_nothing(tmp_path: P
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "file"]
 
 
+@pytest.mark.slow
 def test_a_truncated_clip_gives_the_frames_that_are_there(tmp_path: Path) -> None:
     whole = CLIP.read_bytes()
     moov_first = whole.find(b"moov") < whole.find(b"mdat")
@@ -143,6 +144,7 @@ def test_a_truncated_clip_gives_the_frames_that_are_there(tmp_path: Path) -> Non
         assert_one_clear_line(result, 65, "cut.mp4")
 
 
+@pytest.mark.slow
 def test_no_broker_is_told_once_and_ends_with_exit_69_and_the_number_of_lost_events(tmp_path: Path) -> None:
     port = free_port()
     result = subprocess.run(
@@ -241,6 +243,7 @@ def events(subscriber: Subscriber) -> list[dict[str, object]]:
     return [json.loads(payload) for payload in subscriber.payloads("/events")]
 
 
+@pytest.mark.slow
 def test_a_broker_that_comes_back_late_still_gets_every_event_in_order(tmp_path: Path) -> None:
     port = free_port()
     clip = cut_clip(CLIP, tmp_path / "short.mp4", 50)
@@ -262,7 +265,9 @@ def test_a_broker_that_comes_back_late_still_gets_every_event_in_order(tmp_path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("delay_s", [0.05, 0.4, 1.0])
+@pytest.mark.parametrize(
+    "delay_s", [pytest.param(0.05, marks=pytest.mark.slow), 0.4, pytest.param(1.0, marks=pytest.mark.slow)]
+)
 def test_a_signal_to_the_whole_group_at_any_moment_is_a_clean_stop(
     tmp_path: Path, number: signal.Signals, delay_s: float
 ) -> None:
@@ -276,6 +281,7 @@ def test_a_signal_to_the_whole_group_at_any_moment_is_a_clean_stop(
         assert (code, process.stderr.read()) == (0, b"")
 
 
+@pytest.mark.slow
 def test_a_stop_in_a_slow_warm_up_does_not_wait_for_its_frames(tmp_path: Path) -> None:
     clip = make_clip(tmp_path / "slow.mp4", 30, fps=1)
     channels = {"gate": {"source": {"uri": str(clip), "realtime": True}}}
@@ -287,6 +293,7 @@ def test_a_stop_in_a_slow_warm_up_does_not_wait_for_its_frames(tmp_path: Path) -
         assert process.wait(10) == 0
 
 
+@pytest.mark.slow
 def test_a_file_in_the_working_directory_is_not_taken_for_a_library(tmp_path: Path) -> None:
     (tmp_path / "av.py").write_text("raise SystemExit('hijacked')")
     clip = cut_clip(CLIP, tmp_path / "short.mp4", 10)
@@ -310,6 +317,7 @@ def test_a_full_outbox_that_loses_an_events_end_is_not_called_delivered(tmp_path
     assert_one_clear_line(result, 69, "outbox_limit")
 
 
+@pytest.mark.slow
 def test_a_frame_process_ended_by_a_nameless_signal_is_started_again(tmp_path: Path, subscriber: Subscriber) -> None:
     with started(live_config(tmp_path, subscriber.port)) as process:
         wait_until(lambda: "active" in phases(subscriber), "the active phase")
@@ -317,6 +325,7 @@ def test_a_frame_process_ended_by_a_nameless_signal_is_started_again(tmp_path: P
         wait_until(lambda: phases(subscriber).count("active") >= 2, "a second start")
 
 
+@pytest.mark.slow
 def test_closed_standard_streams_are_no_fault(tmp_path: Path) -> None:
     clip = cut_clip(CLIP, tmp_path / "short.mp4", 10)
     words = " ".join(shlex.quote(word) for word in daemon(write_config(tmp_path, str(clip))))

@@ -98,6 +98,7 @@ def test_a_foreign_environment_is_not_touched(checkout: Path) -> None:
     assert (checkout / ".venv" / "precious").exists()
 
 
+@pytest.mark.slow
 def test_offline_is_said_in_a_clear_word(checkout: Path) -> None:
     done = demo(checkout, "--help", **NO_INDEX)
     assert done.returncode == 69
