@@ -21,7 +21,7 @@ from zhcedge.pipeline.segment import Segment
 from zhcedge.service.clock import SystemClock
 
 _CLASSES, _ANCHORS, _INPUT_PX, _BOXES = 80, 8400, 640, 50
-_SETTLED = 0.3  # the first part of a memory run, while the packet ring fills, is left out
+_SETTLED = 0.5  # the first half, while the packet ring and the allocators' arenas fill, is left out
 
 
 def detect_ms(runs: int = 200) -> float:
