@@ -26,6 +26,7 @@ from zhcedge.app.bench_statistics import Interval, interval
 from zhcedge.app.wiring import RunContext, build_plan
 from zhcedge.config.schema import Config
 from zhcedge.core.errors import BackendUnavailableError, PipelineError
+from zhcedge.core.files import check_folder, write_whole
 from zhcedge.core.lifecycle import Lifecycle
 from zhcedge.models.bundle import Bundle, load_bundle
 from zhcedge.pipeline.plan import RunReport
@@ -97,8 +98,21 @@ class BenchResult:
         return asdict(self)
 
 
-def bench(settings: BenchSettings, progress: Callable[[str], None]) -> BenchResult:
-    """Run the benchmark; minutes, using every core. `progress` gets one line for each step."""
+def bench(settings: BenchSettings, progress: Callable[[str], None], output: Path | None = None) -> BenchResult:
+    """Run the benchmark; minutes, using every core. `progress` gets one line for each step.
+
+    Args:
+        output: file for the result as JSON. Raises OutputError, before the minutes where it can be seen then.
+    """
+    if output is not None:
+        check_folder(output, "the result")
+    result = _measure(settings, progress)
+    if output is not None:
+        write_whole(output, json.dumps(result.as_dict(), indent=2).encode() + b"\n", "the result")
+    return result
+
+
+def _measure(settings: BenchSettings, progress: Callable[[str], None]) -> BenchResult:
     set_up_logging("WARNING")
     bundle = load_bundle(_config(settings, has_sink=False).model.bundle)
     runs = _PipelineRuns(settings, bundle, progress)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,9 +43,7 @@ def run(args: argparse.Namespace) -> int:
         rss_frames=args.rss_frames,
         has_latency=not args.no_latency,
     )
-    result = bench(settings, lambda line: print(line, file=sys.stderr, flush=True))
-    if args.json:
-        args.json.write_text(json.dumps(result.as_dict(), indent=2) + "\n")
+    result = bench(settings, lambda line: print(line, file=sys.stderr, flush=True), args.json)
     print(_table(result))
     return 0
 

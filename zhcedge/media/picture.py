@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zhcedge.core.errors import MediaError, OutputError
+from zhcedge.core.errors import MediaError
+from zhcedge.core.files import write_whole
 from zhcedge.media._vendor import av, require_av
 
 
@@ -19,12 +20,7 @@ def write_middle_frame(video: Path, picture: Path) -> None:
         data = _middle_frame_jpeg(video)
     except (av.error.FFmpegError, OSError) as error:
         raise MediaError(f"no picture can be taken: {error}", where=str(video)) from error
-    try:
-        picture.write_bytes(data)
-    except OSError as error:
-        raise OutputError(
-            f"can't be written: {error.strerror}", where=str(picture), fix="choose a writable folder"
-        ) from error
+    write_whole(picture, data, "the picture")
 
 
 def _middle_frame_jpeg(video: Path) -> bytes:
