@@ -8,7 +8,7 @@ from pathlib import Path
 from zhcedge.app.audit_page import page
 from zhcedge.app.wiring import RunContext, build_plan
 from zhcedge.config.schema import ChannelConfig, Config
-from zhcedge.core.errors import OutputError
+from zhcedge.core.files import check_folder, write_whole
 from zhcedge.core.lifecycle import Lifecycle
 from zhcedge.pipeline.plan import RunReport
 from zhcedge.pipeline.segment import Segment
@@ -26,23 +26,16 @@ def audit(config: Config, *, frames: int, html: Path | None = None, log_level: s
     The sinks work as configured, into a temporary folder. Raises what the run raises.
     """
     set_up_logging(log_level)
+    if html is not None:
+        check_folder(html, "the page")
     with tempfile.TemporaryDirectory(prefix="zhc-edge-audit-") as folder:
         segment = Segment()
         context = RunContext(segment, SystemClock(), Lifecycle(), is_audit=True)
         with build_plan(with_outputs_in(Path(folder), config), context) as plan:
             report = plan.warm_up().process(frames)
     if html is not None:
-        _write(html, page(report, segment.frame_recorder))
+        write_whole(html, page(report, segment.frame_recorder).encode(), "the page")
     return report
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OutputError(
-            f"the page can't be written: {error.strerror}", where=str(path), fix="choose a writable folder"
-        ) from error
 
 
 def with_outputs_in(folder: Path, config: Config) -> Config:
