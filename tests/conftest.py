@@ -8,6 +8,7 @@ never hides a test that could have run.
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Generator
 
@@ -20,8 +21,19 @@ SLOW = "slow: ./tools/test --all runs it"
 # Removed from the environment: programs under test take every ZHC_ variable for a configuration value.
 IS_EVERYTHING = os.environ.pop("ZHC_TEST_ALL", "") == "1"
 
+if os.environ.pop("ZHC_REQUIRE_SYSTEM", "") == "1":
+    os.environ["TESTS_REQUIRE_SYSTEM"] = "1"  # tests/system/nspawn.py
+
+# Where a desktop keeps sockets by the daemon's name: daemons under test have the same few names, and run side by side.
+for variable in ("XDG_RUNTIME_DIR", "RUNTIME_DIRECTORY"):
+    os.environ.pop(variable, None)
+
+# A shell ignores Ctrl-C for what it starts in the background, and so would every program that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # A newcomer's run looks at fewer examples: it has three minutes.
-settings.register_profile("untimed", deadline=None, print_blob=True, max_examples=100 if IS_EVERYTHING else 30)
+settings.register_profile("untimed", deadline=None, print_blob=True, max_examples=100 if IS_EVERYTHING else 15)
 settings.load_profile("untimed")
 
 

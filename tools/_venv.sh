@@ -143,6 +143,8 @@ prepare_venv() {
     touch "$venv/.zhc-busy"
     say "Setting up, once: looking for packages"
     run_pip --editable "$root[$extra]" || pip_failed
+    # The types of TensorRT, without TensorRT itself, which they ask for and which is in no registry.
+    [ "$extra" != all-tests ] || run_pip --no-deps 'tensorrt-stubs>=10.13,<10.14' || pip_failed
     wanted_stamp >"$venv/.zhc-stamp-new" && mv "$venv/.zhc-stamp-new" "$venv/.zhc-stamp-$extra"
     rm -f "$venv/.zhc-busy"
     exec 9>&-

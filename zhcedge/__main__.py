@@ -1,8 +1,6 @@
 """`python -m zhcedge` is `zhc-edge`."""
 
-import sys
-
-from zhcedge.cli import main
+from zhcedge.cli import run_and_leave
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_and_leave()

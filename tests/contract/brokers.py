@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import json
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
+
+from tests.contract.certificates import Certificate
+from tests.contract.messages import assert_conforms, is_ours
 
 HOST = "127.0.0.1"
 PATIENCE_S = 30.0
@@ -53,10 +59,31 @@ class RunningBroker:
         self.process.wait()
 
 
-def start_mosquitto(folder: Path, port: int = 0, users: dict[str, str] | None = None) -> RunningBroker:
-    """Start mosquitto without persistence; with `users` (name -> password) nobody else may connect."""
+def start_mosquitto(
+    folder: Path,
+    port: int = 0,
+    users: dict[str, str] | None = None,
+    *,
+    tls: Certificate | None = None,
+    client_ca: Path | None = None,
+    acl: str = "",
+    more: Sequence[str] = (),
+) -> RunningBroker:
+    """Start mosquitto without persistence.
+
+    Args:
+        users: name -> password; nobody else may connect.
+        tls: its own certificate; without one it speaks in the clear.
+        client_ca: who must have signed the clients' certificates; their common name is their user name.
+        acl: lines of its access list.
+        more: lines of its configuration.
+    """
     port = port or free_port()
-    lines = [f"listener {port} {HOST}", "persistence false", f"user {getpass.getuser()}"]
+    lines = [f"listener {port} {HOST}", "persistence false", f"user {getpass.getuser()}", *more]
+    if tls is not None:
+        lines += [f"certfile {tls.chain}", f"keyfile {tls.key}"]
+    if client_ca is not None:
+        lines += [f"cafile {client_ca}", "require_certificate true", "use_identity_as_username true"]
     if users is None:
         lines.append("allow_anonymous true")
     else:
@@ -65,6 +92,10 @@ def start_mosquitto(folder: Path, port: int = 0, users: dict[str, str] | None = 
         for name, password in users.items():
             subprocess.run(["mosquitto_passwd", "-b", password_file, name, password], check=True)
         lines += ["allow_anonymous false", f"password_file {password_file}"]
+    if acl:
+        (folder / "acl").write_text(acl)
+        (folder / "acl").chmod(0o600)
+        lines.append(f"acl_file {folder / 'acl'}")
     config = folder / "mosquitto.conf"
     config.write_text("\n".join(lines) + "\n")
     return _launch([find_mosquitto() or "mosquitto", "-c", str(config)], port, folder)
@@ -149,7 +180,11 @@ class CuttingProxy:
 
 @dataclass
 class Subscriber:
-    """Any client: keeps every message below `topic` in order of arrival."""
+    """Any client: keeps every message below `topic` in order of arrival.
+
+    At the end each message of a device below the prefix `zhcedge` is held to the contract (messages.py); a test that
+    publishes something else than a device does takes another prefix.
+    """
 
     port: int
     topic: str = "#"
@@ -171,12 +206,26 @@ class Subscriber:
         assert is_ready.wait(PATIENCE_S), "the subscriber was not accepted"
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._client.disconnect()
         self._client.loop_stop()
+        if kind is None:  # else that is the failure to tell
+            for message in self.heard:
+                if is_ours(message.topic):
+                    assert_conforms(message.topic, bytes(message.payload), message.retain, message.qos)
 
     def payloads(self, topic_end: str) -> list[bytes]:
         return [bytes(message.payload) for message in list(self.heard) if message.topic.endswith(topic_end)]
+
+    def events(self) -> list[dict[str, Any]]:
+        """What came on the devices' topic `events`."""
+        is_events = re.compile("[^/]+/[^/]+/events").fullmatch
+        return [json.loads(message.payload) for message in list(self.heard) if is_events(message.topic)]
+
+    def states(self) -> list[bytes]:
+        """Payloads of the devices' own `state`, not of what a command has set."""
+        is_state = re.compile("[^/]+/[^/]+/state").fullmatch
+        return [bytes(message.payload) for message in list(self.heard) if is_state(message.topic)]
 
     def wait_for(self, topic_end: str, payload: bytes) -> None:
         wait_until(lambda: payload in self.payloads(topic_end), f"{payload!r} on {topic_end}")

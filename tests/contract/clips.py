@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from fractions import Fraction
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zhcedge.core.types import PixelFormat, Plane, Surface
+from zhcedge.media.packets import KeptPacket, PacketRing
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -94,6 +96,16 @@ def mark_as_rotated(path: Path, clockwise_deg: int) -> Path:
     data[start : start + 36] = matrix
     path.write_bytes(data)
     return path
+
+
+def held_packets(ring: PacketRing) -> list[tuple[KeptPacket, bytes]]:
+    """Every packet that the ring holds, oldest first, with its bytes."""
+    found = []
+    for number in range(ring.next_number):
+        with contextlib.suppress(LookupError):
+            if (kept := ring.read(number, bytes)) is not None:
+                found.append(kept)
+    return found
 
 
 def luma(surface: Surface[Bytes]) -> Bytes:

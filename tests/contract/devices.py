@@ -18,7 +18,8 @@ import pytest
 from zhcedge.backends.registry import DEVICES as DEVICE_REGISTRY
 from zhcedge.backends.registry import ENGINES as ENGINE_REGISTRY
 from zhcedge.core.errors import BackendUnavailableError
-from zhcedge.core.ports import Device, DeviceSettings, Engine, EngineRequest, FrameSlot
+from zhcedge.core.ports import Device, Engine, FrameSlot
+from zhcedge.core.requests import DeviceSettings, EngineRequest
 from zhcedge.core.types import HeadKind, ImageFormat, ModelFacts, Plane, Surface, Tensor
 
 Bytes = npt.NDArray[np.uint8]
@@ -63,11 +64,12 @@ class DeviceCase:
         padded[:, : plane.width_bytes] = pixels
         self.from_host(plane.buffer, padded)
 
-    def read_tensor(self, tensor: Tensor[object]) -> npt.NDArray[np.float32]:
-        size_bytes = 4 * int(np.prod(tensor.shape))
-        return self.to_host(tensor.buffer, 1, size_bytes).view(np.float32).reshape(tensor.shape)
+    def read_tensor(self, tensor: Tensor[object]) -> npt.NDArray[np.floating]:
+        dtype = np.dtype(tensor.dtype)
+        size_bytes = dtype.itemsize * int(np.prod(tensor.shape))
+        return self.to_host(tensor.buffer, 1, size_bytes).view(dtype).reshape(tensor.shape)
 
-    def write_tensor(self, tensor: Tensor[object], values: npt.NDArray[np.float32]) -> None:
+    def write_tensor(self, tensor: Tensor[object], values: npt.NDArray[np.floating]) -> None:
         self.from_host(tensor.buffer, np.ascontiguousarray(values).view(np.uint8).reshape(1, -1))
 
 

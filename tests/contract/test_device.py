@@ -97,11 +97,114 @@ def test_the_arena_counts_its_bytes_and_refuses_after_the_seal(case: DeviceCase)
 
 
 @each_device
+def test_a_thread_with_a_lease_gets_memory_after_the_seal_and_no_other_does(case: DeviceCase) -> None:
+    with case.open() as device:
+        arena = device.arena
+        arena.seal()
+        refused: list[Exception] = []
+
+        def ask() -> None:
+            try:
+                arena.tensor("t", (1,), "float32", "other thread")
+            except PhaseError as error:
+                refused.append(error)
+
+        with arena.lease():
+            slot = make_slot(device, ImageFormat(8, 6))
+            thread = threading.Thread(target=ask)
+            thread.start()
+            thread.join()
+        assert [plane.rows for plane in slot.surface.planes] == [6, 3]
+        assert (len(refused), arena.refused) == (1, 1)
+        with pytest.raises(PhaseError):
+            arena.results("late")
+
+
+@each_device
+def test_memory_that_was_given_back_is_used_again_zeroed_and_stays_flat(case: DeviceCase) -> None:
+    with case.open() as device:
+        arena = device.arena
+        kept = arena.surface(ImageFormat(16, 8), "kept")
+        pixels = fill_at_random(case, kept, seed=5)
+        arena.seal()
+        total = 0
+        for number in range(1000 if case.device == "cpu" else 50):
+            with arena.lease():
+                surface, results = arena.surface(ImageFormat(16, 8), "channel"), arena.results("channel")
+                arena.tensor("t", (3, 5), "float32", "channel")
+            assert int(results["count"][0]) == 0
+            results["count"][0] = 7
+            if number in (0, 1, 49):
+                assert not any(case.read(plane).any() for plane in surface.planes)
+                fill_at_random(case, surface, seed=number)
+            total = total or arena.total_bytes
+            arena.release("channel")
+        assert arena.total_bytes == total
+        assert all(np.array_equal(case.read(plane), old) for plane, old in zip(kept.planes, pixels, strict=True))
+        arena.release("nobody")
+        assert arena.refused == 0
+
+
+@each_device
+def test_two_owners_never_share_memory_that_was_given_back(case: DeviceCase) -> None:
+    with case.open() as device:
+        arena = device.arena
+        for owner in ("a", "b"):
+            arena.surface(ImageFormat(16, 8), owner)
+        arena.release("a")
+        arena.release("a")
+        arena.release("b")
+        again = [arena.surface(ImageFormat(16, 8), f"new {number}") for number in range(3)]
+        pictures = [fill_at_random(case, surface, seed=number) for number, surface in enumerate(again)]
+        for surface, picture in zip(again, pictures, strict=True):
+            assert all(np.array_equal(case.read(p), old) for p, old in zip(surface.planes, picture, strict=True))
+
+
+@each_device
 def test_results_are_records_that_the_host_reads(case: DeviceCase) -> None:
     with case.open() as device:
         results = device.arena.results("test")
         assert results.dtype == RESULT_DTYPE
         assert int(results["count"][0]) == 0
+
+
+@each_device
+@pytest.mark.parametrize("size", [(1, 1), (7, 5), (64, 48)], ids=str)
+def test_the_overlay_hides_what_is_masked_and_leaves_views_and_other_channels_alone(
+    case: DeviceCase, size: tuple[int, int]
+) -> None:
+    blocks = np.random.default_rng(6).integers(0, 2, ((size[1] + 1) // 2, (size[0] + 1) // 2), dtype=np.uint8)
+    with case.open() as device:
+        slots = [make_slot(device, ImageFormat(*size), index) for index in range(3)]
+        before = [fill_at_random(case, slot.surface, seed=index) for index, slot in enumerate(slots)]
+        for slot in slots[:2]:
+            slot.mask = device.arena.plane(blocks, "test")
+        slots[1].is_drawn = False
+        lane = device.create_lane(0, tiny_model())
+        program = device.compile([device.overlay(lane, ("cat",))], lane, 1)
+        for slot in slots:
+            assert program.launch([slot]).wait(PATIENCE_S)
+        hidden = blocks.astype(np.bool_)
+        luma, chroma = (case.read(plane) for plane in slots[0].surface.planes)
+        wide = hidden.repeat(2, axis=0).repeat(2, axis=1)[: size[1], : size[0]]
+        assert np.array_equal(luma, np.where(wide, 16, before[0][0]))
+        assert np.array_equal(chroma, np.where(hidden.repeat(2, axis=1), 128, before[0][1]))
+        for slot, pixels in zip(slots[1:], before[1:], strict=True):
+            assert all(np.array_equal(case.read(p), old) for p, old in zip(slot.surface.planes, pixels, strict=True))
+
+
+@each_device
+def test_an_overlay_by_itself_draws_the_slots_own_results(case: DeviceCase) -> None:
+    with case.open() as device:
+        slot = make_slot(device, ImageFormat(200, 100))
+        slot.results["count"] = 1
+        slot.results["detections"][0][0] = ((20.0, 40.0, 120.0, 90.0), 0.5, 0)
+        lane = device.create_lane(0, tiny_model())
+        assert device.compile([device.overlay(lane, ("cat",))], lane, 1).launch([slot]).wait(PATIENCE_S)
+        luma = case.read(slot.surface.planes[0])
+        assert luma[85:90, 21].all()
+        assert luma[88:90, 20:120].all()
+        assert not luma[60:80, 30:100].any()
 
 
 @each_device

@@ -81,6 +81,23 @@ def test_a_free_batch_runs_each_size_over_the_first_frames_only(case: DeviceCase
 
 
 @each_device
+def test_half_precision_tensors_are_read_and_written_as_such(case: DeviceCase, tmp_path: Path) -> None:
+    facts = tiny_model(input_dtype="float16", output_dtype="float16")
+    with case.open() as device:
+        path = write_model(tmp_path / "m.onnx", element=TensorProto.FLOAT16)
+        with pytest.raises(ModelError, match="float16"):
+            case.open_engine(path, tiny_model(), device)
+        engine = case.open_engine(path, facts, device)
+        lane = device.create_lane(0, facts)
+        program = device.compile([engine.bind(lane)], lane, 1)
+        picture = np.arange(192, dtype=np.float16).reshape(facts.input_shape)
+        case.write_tensor(lane.input, picture)
+        assert program.launch([make_slot(device, ImageFormat(8, 8))]).wait(PATIENCE_S)
+        assert np.array_equal(case.read_tensor(lane.output).ravel(), 2 * picture.ravel())
+        engine.close()
+
+
+@each_device
 def test_a_graph_with_a_fixed_batch_is_refused_where_the_facts_call_it_free(case: DeviceCase, tmp_path: Path) -> None:
     facts = tiny_model(has_free_batch=True)
     with case.open() as device, pytest.raises(ModelError, match="fixed batch of 1"):

@@ -1,44 +1,48 @@
-"""What every outbox does, and how the courier empties one. A new implementation joins OUTBOXES."""
+"""What every outbox does, and how the courier empties one. A new implementation joins outboxes.KINDS."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zhcedge.core.ports import Message, Outbox
+from tests.contract.outboxes import KINDS, HandClock, OutboxMaker, held, maker, message, rows
+from zhcedge.core.delivery import Alert, Message, OpenEvent
 from zhcedge.publish.courier import Courier
 from zhcedge.store.memory import MemoryOutbox
-
-OutboxMaker = Callable[[int], Outbox]
-
-OUTBOXES: dict[str, OutboxMaker] = {"memory": MemoryOutbox}
-
-each_outbox = pytest.mark.parametrize("make", OUTBOXES.values(), ids=OUTBOXES.keys())
+from zhcedge.store.outbox import open_outbox
+from zhcedge.store.settings import OutboxLimits, OutboxSettings
 
 
-def message(number: int) -> Message:
-    return Message("events", b"%d" % number)
+@pytest.fixture(params=KINDS)
+def make(request: pytest.FixtureRequest) -> Iterator[OutboxMaker]:
+    with maker(request.param) as one:
+        yield one
 
 
-def held(outbox: Outbox) -> list[int]:
-    return [int(row.payload) for _, row in outbox.pending(0, 10_000)]
+each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-@each_outbox
 def test_rows_come_in_order_with_growing_ids(make: OutboxMaker) -> None:
     outbox = make(10)
-    ids = [outbox.append(message(number)) for number in range(5)]
+    ids = []
+    for number in range(5):
+        expected = outbox.next_id
+        ids.append(outbox.append(message(number)))
+        assert ids[-1] == expected
     assert ids[0] > 0
     assert ids == sorted(set(ids))
-    assert outbox.pending(0, 10) == list(zip(ids, map(message, range(5)), strict=True))
-    assert [row_id for row_id, _ in outbox.pending(ids[1], 2)] == ids[2:4]
+    assert [(row.id, row.message) for row in outbox.pending(0, 10)] == list(
+        zip(ids, map(message, range(5)), strict=True)
+    )
+    assert [row.id for row in outbox.pending(ids[1], 2)] == ids[2:4]
+    assert [row.created_ns for row in outbox.pending(0, 10)] == [HandClock().wall_ns()] * 5
 
 
-@each_outbox
 def test_a_row_stays_until_it_is_acknowledged(make: OutboxMaker) -> None:
     outbox = make(10)
     ids = [outbox.append(message(number)) for number in range(3)]
@@ -47,7 +51,6 @@ def test_a_row_stays_until_it_is_acknowledged(make: OutboxMaker) -> None:
     assert (outbox.depth, outbox.dropped) == (2, 0)
 
 
-@each_outbox
 def test_acknowledging_what_is_gone_does_nothing(make: OutboxMaker) -> None:
     outbox = make(10)
     row_id = outbox.append(message(0))
@@ -58,7 +61,51 @@ def test_acknowledging_what_is_gone_does_nothing(make: OutboxMaker) -> None:
     assert outbox.append(message(1)) > row_id
 
 
-@each_outbox
+def test_everything_of_a_message_is_kept(make: OutboxMaker) -> None:
+    outbox = make(10)
+    messages = [
+        Message("a/b", b"\x00\xff", qos=2, retain=True, expiry_s=60, correlation=b"\x01"),
+        Message("tür", b"", qos=0),
+    ]
+    for one in messages:
+        outbox.append(one)
+    assert [row.message for row in rows(outbox)] == messages
+
+
+def test_a_batch_is_kept_as_a_whole_or_not_at_all(make: OutboxMaker) -> None:
+    outbox = make(10)
+    with outbox.batch():
+        for number in range(3):
+            outbox.append(message(number), opens=OpenEvent(str(number), b"open"))
+        assert outbox.depth == 0
+    with suppress(ZeroDivisionError), outbox.batch():
+        last = outbox.append(message(3), closes="1")
+        _ = 1 // 0
+    assert held(outbox) == [0, 1, 2]
+    assert [event.id for event in outbox.open_events()] == ["0", "1", "2"]
+    assert outbox.append(message(4)) > last
+
+
+def test_an_event_is_open_until_a_message_closes_it(make: OutboxMaker) -> None:
+    outbox = make(10)
+    outbox.append(message(0), opens=OpenEvent("a", b"new"))
+    outbox.append(message(1), opens=OpenEvent("b", b"new"))
+    outbox.append(message(2), True, opens=OpenEvent("a", b"update"))
+    assert outbox.open_events() == [OpenEvent("a", b"update"), OpenEvent("b", b"new")]
+    outbox.append(message(3), closes="a")
+    outbox.append(message(4), closes="never seen")
+    assert outbox.open_events() == [OpenEvent("b", b"new")]
+
+
+def test_a_refused_row_is_gone_and_counted(make: OutboxMaker) -> None:
+    outbox = make(10)
+    ids = [outbox.append(message(number)) for number in range(2)]
+    for _ in range(2):
+        outbox.refuse(ids[0], "not authorized")
+    assert held(outbox) == [1]
+    assert (outbox.refused, outbox.dropped) == (1, 0)
+
+
 def test_a_full_outbox_gives_up_the_oldest_expendable_rows_first(make: OutboxMaker) -> None:
     outbox = make(4)
     for number, is_expendable in enumerate([False, True, True, False]):
@@ -66,37 +113,85 @@ def test_a_full_outbox_gives_up_the_oldest_expendable_rows_first(make: OutboxMak
     for number, left in [(4, [0, 2, 3, 4]), (5, [0, 3, 4, 5]), (6, [3, 4, 5, 6])]:
         outbox.append(message(number))
         assert held(outbox) == left
-    assert outbox.dropped == 3
+    assert (outbox.dropped, outbox.lost) == (3, 1)
+    outbox.append(message(7), is_expendable=True)
+    assert held(outbox) == [3, 4, 5, 6]
 
 
-@each_outbox
 def test_every_outbox_has_a_name_of_its_own(make: OutboxMaker) -> None:
     first, second = make(1), make(1)
     assert first.outbox_id == first.outbox_id
     assert first.outbox_id != second.outbox_id
 
 
-@each_outbox
+def test_closing_twice_does_nothing(make: OutboxMaker) -> None:
+    outbox = make(1)
+    outbox.close()
+    outbox.close()
+
+
+@each_kind
 @given(limit=st.integers(1, 6), steps=st.lists(st.one_of(st.booleans(), st.integers(0, 40)), max_size=60))
-def test_nothing_is_lost_but_what_is_counted(make: OutboxMaker, limit: int, steps: Sequence[bool | int]) -> None:
-    outbox = make(limit)
-    ids: list[int] = []
-    acked = 0
-    for step in steps:
-        if isinstance(step, bool):
-            ids.append(outbox.append(message(len(ids)), is_expendable=step))
-        elif step < len(ids):
-            before = outbox.depth
-            outbox.ack(ids[step])
-            acked += before - outbox.depth
-    assert outbox.depth <= limit
-    assert outbox.depth + outbox.dropped + acked == len(ids)
-    assert held(outbox) == sorted(held(outbox))
+def test_nothing_is_lost_but_what_is_counted(kind: str, limit: int, steps: Sequence[bool | int]) -> None:
+    with maker(kind) as make:
+        outbox = make(limit)
+        ids: list[int] = []
+        acked = 0
+        for step in steps:
+            if isinstance(step, bool):
+                ids.append(outbox.append(message(len(ids)), is_expendable=step))
+            elif step < len(ids):
+                before = outbox.depth
+                outbox.ack(ids[step])
+                acked += before - outbox.depth
+        assert outbox.depth <= limit
+        assert outbox.depth + outbox.dropped + acked == len(ids)
+        assert held(outbox) == sorted(held(outbox))
 
 
 def test_an_outbox_without_room_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         MemoryOutbox(0)
+
+
+def test_dropped_messages_are_told_of_at_most_once_a_minute() -> None:
+    clock, alerts = HandClock(), list[Alert]()
+    outbox = MemoryOutbox(1, clock, alerts.append)
+    for number in range(4):
+        outbox.append(message(number), is_expendable=number % 2 == 1)
+        outbox.tick()
+        clock.move(1)
+    assert [alert.code for alert in alerts] == ["messages-dropped"]
+    assert alerts[0].text.startswith("1 messages were given up, 0 of them")
+    clock.move(60)
+    outbox.tick()
+    assert alerts[1].text.startswith("2 messages were given up, 1 of them")
+
+
+def test_the_size_of_all_messages_is_limited() -> None:
+    outbox = MemoryOutbox(OutboxLimits(max_bytes=10_000))
+    for number in range(20):
+        outbox.append(message(number, 2_000))
+    assert (outbox.depth, outbox.dropped) == (4, 16)
+
+
+@pytest.mark.parametrize("is_set", [True, False])
+def test_a_message_is_given_up_when_it_is_too_old(is_set: bool) -> None:
+    clock = HandClock(is_set)
+    outbox = MemoryOutbox(OutboxLimits(max_age_s=100), clock)
+    outbox.append(message(0))
+    clock.move(60)
+    outbox.append(message(1))
+    clock.move(60)
+    outbox.tick()
+    assert held(outbox) == [1]
+    assert (outbox.dropped, outbox.lost) == (1, 1)
+
+
+def test_without_a_folder_messages_wait_in_memory() -> None:
+    outbox = open_outbox(OutboxSettings(), HandClock(), [].append)
+    assert isinstance(outbox, MemoryOutbox)
+    assert not outbox.is_durable
 
 
 class LoopbackBroker:
@@ -165,7 +260,7 @@ actions = st.lists(st.sampled_from(["append", "pump", "ack", "cut", "connect"]),
 @given(actions, st.integers(1, 4))
 def test_any_cuts_lose_nothing_and_repeat_only_what_was_not_acknowledged(steps: list[str], window: int) -> None:
     outbox = MemoryOutbox(1000)
-    courier = Courier(outbox, window)
+    courier = Courier(outbox, window=window)
     broker = LoopbackBroker(courier)
     count = 0
     for step in steps:

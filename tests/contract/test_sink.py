@@ -1,14 +1,11 @@
-"""What every file sink does. A new sink joins SINKS."""
+"""What a sink that writes one annotated video file does; a new one joins SINKS. For all sinks: test_sink_kinds.py."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import queue
-import resource
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import av
@@ -16,22 +13,23 @@ import numpy as np
 import pytest
 
 from tests.contract.clips import Bytes, chroma, luma
-from zhcedge.backends.cpu.mp4_sink import Mp4Sink
-from zhcedge.core.errors import OutputError, PhaseError
-from zhcedge.core.ports import FrameSlot, SinkRequest, SourceFacts
-from zhcedge.core.types import (
-    RESULT_DTYPE,
-    ColorMatrix,
-    FrameInfo,
-    ImageFormat,
-    MemoryDomain,
-    Payload,
-    PixelFormat,
-    Plane,
-    Surface,
+from tests.contract.sinks import (
+    PATIENCE_S,
+    Feeder,
+    brightness,
+    disk_full_at,
+    files,
+    open_descriptors,
+    slot,
+    source_facts,
 )
-
-PATIENCE_S = 30.0
+from zhcedge.backends.cpu.mp4_sink import Mp4Sink
+from zhcedge.core.errors import OutputError
+from zhcedge.core.ports import FrameSlot
+from zhcedge.core.requests import SinkRequest
+from zhcedge.core.types import (
+    FrameInfo,
+)
 
 SINKS = [Mp4Sink]
 
@@ -40,56 +38,6 @@ SINKS = [Mp4Sink]
 def kind(request: pytest.FixtureRequest) -> type[Mp4Sink]:
     chosen: type[Mp4Sink] = request.param
     return chosen
-
-
-def source_facts(width: int, height: int, **changes: object) -> SourceFacts:
-    format = ImageFormat(width, height, matrix=ColorMatrix.BT709)
-    facts = {"format": format, "fps": 10.0, **changes}
-    return SourceFacts(domain=MemoryDomain.HOST, is_live=False, has_packets=False, hops=(), description="", **facts)  # type: ignore[arg-type]
-
-
-def slot(width: int, height: int, sequence: int, media_time_s: float) -> FrameSlot[Bytes]:
-    """A slot with padded rows, full of a brightness that tells its sequence number."""
-    chroma_width, chroma_height = 2 * ((width + 1) // 2), (height + 1) // 2
-    planes = (
-        Plane(np.full((height, width + 7), brightness(sequence), np.uint8), width, height, width + 7),
-        Plane(np.full((chroma_height, chroma_width + 9), 90, np.uint8), chroma_width, chroma_height, chroma_width + 9),
-    )
-    surface = Surface(planes, ImageFormat(width, height), MemoryDomain.HOST)
-    return FrameSlot(sequence, 0, surface, np.zeros(1, RESULT_DTYPE), FrameInfo(0, sequence, 0, 0, media_time_s))
-
-
-def brightness(sequence: int) -> int:
-    return 30 + 7 * (sequence % 28)
-
-
-class Feeder:
-    """Submits slots, waiting for room, and keeps those that came back."""
-
-    def __init__(self, sink: Mp4Sink) -> None:
-        self.sink = sink
-        self.returned: queue.Queue[FrameSlot[Bytes]] = queue.Queue()
-        self.submitted = 0
-
-    def feed(self, frame: FrameSlot[Bytes]) -> None:
-        for _ in range(int(PATIENCE_S / 0.002)):
-            if self.sink.submit(frame, self.returned.put):
-                self.submitted += 1
-                return
-            threading.Event().wait(0.002)
-        raise AssertionError("the sink stayed full")
-
-    def feed_noise(self, count: int) -> None:
-        """Pictures that compress badly."""
-        for index in range(count):
-            frame = slot(320, 240, index, index / 10)
-            luma(frame.surface)[:] = np.random.default_rng(index).integers(0, 255, (240, 320), np.uint8)
-            self.feed(frame)
-
-    def all_returned(self) -> bool:
-        """Every submitted slot came back, exactly once and in order. Call after close."""
-        back = [self.returned.get_nowait().index for _ in range(self.returned.qsize())]
-        return back == list(range(self.submitted))
 
 
 def record(kind: type[Mp4Sink], path: Path, count: int, width: int = 64, height: int = 48) -> Mp4Sink:
@@ -101,14 +49,6 @@ def record(kind: type[Mp4Sink], path: Path, count: int, width: int = 64, height:
     sink.close(complete=True)
     assert feeder.all_returned()
     return sink
-
-
-def files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 # -- what is written -----------------------------------------------------------------------------------------------
@@ -162,17 +102,6 @@ def test_unknown_times_follow_the_frame_number_and_repeated_ones_still_grow(
     assert len(set(times)) == 5
 
 
-def test_the_copies_are_declared(kind: type[Mp4Sink], tmp_path: Path) -> None:
-    sink = kind(SinkRequest("gate", tmp_path / "out.mp4"), None)
-    before_open = sink.hops
-    sink.open(source_facts(64, 48))
-    pixels = [hop for hop in sink.hops if hop.payload is Payload.PIXELS]
-    assert before_open == ()
-    assert pixels
-    assert all(hop.bytes_per_frame == 64 * 48 * 3 // 2 for hop in pixels)
-    sink.close(complete=False)
-
-
 def test_colours_survive(kind: type[Mp4Sink], tmp_path: Path) -> None:
     sink = kind(SinkRequest("gate", tmp_path / "out.mp4"), None)
     sink.open(source_facts(64, 48))
@@ -196,21 +125,6 @@ def test_nothing_has_the_final_name_before_the_close(kind: type[Mp4Sink], tmp_pa
     assert b"ftyp" in (tmp_path / "out.mp4").read_bytes()[:16]
 
 
-@pytest.mark.parametrize("frames", [0, 5])
-def test_an_incomplete_close_leaves_nothing(kind: type[Mp4Sink], tmp_path: Path, frames: int) -> None:
-    sink = kind(SinkRequest("gate", tmp_path / "out.mp4"), None)
-    before = open_descriptors()
-    sink.open(source_facts(64, 48))
-    feeder = Feeder(sink)
-    for index in range(frames):
-        feeder.feed(slot(64, 48, index, index / 10))
-    sink.close(complete=False)
-    sink.close(complete=True)
-    assert files(tmp_path) == []
-    assert feeder.all_returned()
-    assert open_descriptors() == before
-
-
 def test_a_run_without_frames_leaves_no_file(kind: type[Mp4Sink], tmp_path: Path) -> None:
     record(kind, tmp_path / "out.mp4", 0)
     assert files(tmp_path) == []
@@ -223,39 +137,12 @@ def test_what_a_killed_run_left_is_overwritten(kind: type[Mp4Sink], tmp_path: Pa
     assert (tmp_path / "out.mp4").stat().st_size < 100_000
 
 
-def test_missing_folders_are_made(kind: type[Mp4Sink], tmp_path: Path) -> None:
-    record(kind, tmp_path / "a" / "b" / "out.mp4", 3)
-    assert files(tmp_path / "a" / "b") == ["out.mp4"]
-
-
 def test_a_link_stays_a_link(kind: type[Mp4Sink], tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "out.mp4").symlink_to(tmp_path / "disk" / "real.mp4")
     record(kind, tmp_path / "out.mp4", 3)
     assert (tmp_path / "out.mp4").is_symlink()
     assert files(tmp_path / "disk") == ["real.mp4"]
-
-
-# -- overload ------------------------------------------------------------------------------------------------------
-def test_a_full_sink_says_so_at_once_and_keeps_the_slot_with_its_owner(kind: type[Mp4Sink], tmp_path: Path) -> None:
-    sink = kind(SinkRequest("gate", tmp_path / "out.mp4"), None)
-    sink.open(source_facts(64, 48))
-    is_stuck, go_on = threading.Event(), threading.Event()
-    returned: list[int] = []
-
-    def hold(frame: FrameSlot[Bytes]) -> None:
-        returned.append(frame.index)
-        is_stuck.set()
-        go_on.wait(PATIENCE_S)
-
-    assert sink.submit(slot(64, 48, 0, 0.0), hold)
-    assert is_stuck.wait(PATIENCE_S)  # the worker stands still: all that follows stays in the queue
-    taken = [sink.submit(slot(64, 48, index, index / 10), hold) for index in range(1, 10)]
-    assert taken[0]
-    assert not taken[-1]
-    go_on.set()
-    sink.close(complete=True)
-    assert returned == list(range(1 + sum(taken)))
 
 
 # -- outputs that can't be written ---------------------------------------------------------------------------------
@@ -295,17 +182,6 @@ def test_two_writers_of_one_file_are_kept_apart(kind: type[Mp4Sink], tmp_path: P
     assert "another writer" in refused(kind, tmp_path / "out.mp4").what
     first.close(complete=True)
     assert files(tmp_path) == ["out.mp4"]
-
-
-@contextmanager
-def disk_full_at(size_bytes: int) -> Iterator[None]:
-    """Files of this process can't grow beyond a size, which fails writes just as a full disk does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_disk_that_fills_up_is_reported_and_every_slot_comes_back(kind: type[Mp4Sink], tmp_path: Path) -> None:
@@ -350,25 +226,6 @@ def test_a_folder_that_vanishes_is_reported_by_close(kind: type[Mp4Sink], tmp_pa
         sink.close(complete=True)
     assert files(tmp_path) == []
     assert feeder.all_returned()
-
-
-def test_a_slot_of_another_format_fails_the_sink_and_not_the_process(kind: type[Mp4Sink], tmp_path: Path) -> None:
-    sink = kind(SinkRequest("gate", tmp_path / "out.mp4"), None)
-    sink.open(source_facts(64, 48))
-    frame = slot(64, 48, 0, 0.0)
-    surface = frame.surface
-    frame.surface = Surface(surface.planes, ImageFormat(64, 48, PixelFormat.I420), MemoryDomain.HOST)
-    feeder = Feeder(sink)
-    feeder.feed(frame)
-    with pytest.raises(OutputError, match="does not fit"):
-        sink.close(complete=True)
-    assert files(tmp_path) == []
-    assert feeder.all_returned()
-
-
-def test_submit_before_open_is_refused(kind: type[Mp4Sink], tmp_path: Path) -> None:
-    with pytest.raises(PhaseError):
-        kind(SinkRequest("gate", tmp_path / "out.mp4"), None).submit(slot(2, 2, 0, 0.0), lambda frame: None)
 
 
 def test_the_lock_ends_with_the_sink(kind: type[Mp4Sink], tmp_path: Path) -> None:

@@ -15,17 +15,23 @@ import numpy as np
 import pytest
 
 from tests.contract.clips import (
+    Bytes,
     brightness,
     chroma,
+    held_packets,
     luma,
     make_clip,
     make_sound,
     mark_as_rotated,
 )
-from zhcedge.backends.cpu.source import FrameLease, PyAvSource
+from tests.system.rtsp import Camera, bundled_stream, need_server
+from zhcedge.backends.cpu.source import PyAvSource
 from zhcedge.core.errors import MediaError, PhaseError, SourceMissingError, ZhcEdgeError
-from zhcedge.core.ports import EndOfStream, Idle, SourceFacts, SourceRequest
+from zhcedge.core.lending import SurfaceLease
+from zhcedge.core.ports import EndOfStream, Idle, SourceFacts, SourceStatus
+from zhcedge.core.requests import SourceOptions, SourceRequest
 from zhcedge.core.types import ColorMatrix, MemoryDomain, Payload, PixelFormat
+from zhcedge.media.packets import PacketRing
 
 WALKERS = Path(__file__).resolve().parents[2] / "zhcedge" / "data" / "walkers.mp4"
 FREE_RUN_S = 5.0
@@ -62,20 +68,26 @@ def make(
     realtime: bool = False,
     loop: bool = False,
     clock: ManualClock | None = None,
+    options: SourceOptions | None = None,
+    packets: PacketRing | None = None,
 ) -> PyAvSource:
-    return kind(SourceRequest(3, "gate", str(uri), realtime, loop, clock or ManualClock()), None)
+    options = options or SourceOptions()
+    request = SourceRequest(3, "gate", str(uri), realtime, loop, clock or ManualClock(), options, packets=packets)
+    return kind(request, None)
 
 
 @contextmanager
-def opened(kind: type[PyAvSource], uri: Path | str, loop: bool = False) -> Iterator[tuple[PyAvSource, SourceFacts]]:
-    source = make(kind, uri, loop=loop)
+def opened(
+    kind: type[PyAvSource], uri: Path | str, loop: bool = False, packets: PacketRing | None = None
+) -> Iterator[tuple[PyAvSource, SourceFacts]]:
+    source = make(kind, uri, loop=loop, packets=packets)
     try:
         yield source, source.open()
     finally:
         source.close()
 
 
-def next_frame(source: PyAvSource) -> FrameLease:
+def next_frame(source: PyAvSource) -> SurfaceLease[Bytes]:
     lease = source.read(FREE_RUN_S)
     assert not isinstance(lease, Idle | EndOfStream)
     return lease
@@ -103,6 +115,19 @@ def limited(value: int) -> float:
 
 def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture(params=["file", "rtsp"])
+def walkers(request: pytest.FixtureRequest) -> Path | str:
+    """The bundled clip, as a file and as a camera's stream."""
+    return WALKERS if request.param == "file" else str(request.getfixturevalue("camera_address"))
+
+
+@pytest.fixture(scope="module")
+def camera_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    need_server()
+    with Camera(bundled_stream(tmp_path_factory.mktemp("camera") / "walkers.ts", WALKERS, times=1, fps=50)) as camera:
+        yield camera.address()
 
 
 # -- frames ------------------------------------------------------------------------------------------------------
@@ -142,17 +167,18 @@ def test_the_planes_are_the_decoders_own_bytes_and_cannot_be_written(kind: type[
             lease.release()
 
 
-def test_a_lent_frame_stays_as_it_is_while_others_come_and_go(kind: type[PyAvSource]) -> None:
-    with opened(kind, WALKERS) as (source, _):
+def test_a_lent_frame_stays_as_it_is_while_others_come_and_go(kind: type[PyAvSource], walkers: Path | str) -> None:
+    with opened(kind, walkers) as (source, _):
         kept = [next_frame(source) for _ in range(6)]
         before = [luma(lease.surface).copy() for lease in kept]
-        play(source)
+        for _ in range(100):
+            next_frame(source).release()
         source.close()
         assert all(np.array_equal(luma(lease.surface), copy) for lease, copy in zip(kept, before, strict=True))
 
 
-def test_a_released_frame_can_no_longer_be_asked_for(kind: type[PyAvSource]) -> None:
-    with opened(kind, WALKERS) as (source, _):
+def test_a_released_frame_can_no_longer_be_asked_for(kind: type[PyAvSource], walkers: Path | str) -> None:
+    with opened(kind, walkers) as (source, _):
         lease = next_frame(source)
         lease.release()
         lease.release()
@@ -160,8 +186,8 @@ def test_a_released_frame_can_no_longer_be_asked_for(kind: type[PyAvSource]) -> 
             _ = lease.surface
 
 
-def test_reading_allocates_no_array_of_a_frame(kind: type[PyAvSource]) -> None:
-    with opened(kind, WALKERS) as (source, _):
+def test_reading_allocates_no_array_of_a_frame(kind: type[PyAvSource], walkers: Path | str) -> None:
+    with opened(kind, walkers) as (source, _):
         for _ in range(5):
             next_frame(source).release()
         tracemalloc.start()
@@ -237,6 +263,47 @@ def test_realtime_waits_on_the_real_clock(kind: type[PyAvSource], tmp_path: Path
     times = [next_frame(source).info.read_time_ns for _ in range(3)]
     assert times[2] - times[0] >= 200_000_000
     source.close()
+
+
+# -- where to start, how many ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["clip.mp4", "clip.mkv", "clip.ts", "clip.h264"])
+@pytest.mark.parametrize("start_s", [0.4, 0.7])  # at a key frame, and after one
+def test_a_file_starts_where_it_was_asked_to(kind: type[PyAvSource], tmp_path: Path, name: str, start_s: float) -> None:
+    source = make(kind, make_clip(tmp_path / name), options=SourceOptions(start_s=start_s))
+    source.open()
+    first = round(start_s * 10)
+    for _ in range(2):
+        seen = play(source)
+        assert [sequence for sequence, _, _ in seen] == list(range(12 - first))
+        assert [time_s for _, time_s, _ in seen] == pytest.approx([index / 10 for index in range(12 - first)], abs=1e-3)
+        expected = [limited(brightness(index)) for index in range(first, 12)]
+        assert [value for _, _, value in seen] == pytest.approx(expected, abs=3)
+        source.rewind()
+    source.close()
+
+
+def test_a_start_beyond_the_end_is_refused(kind: type[PyAvSource], tmp_path: Path) -> None:
+    source = make(kind, make_clip(tmp_path / "clip.mp4"), options=SourceOptions(start_s=60.0))
+    source.open()
+    with pytest.raises(MediaError, match="start_s"):
+        play(source)
+    source.close()
+
+
+def test_frames_are_kept_evenly_and_over_the_joints_of_a_loop(kind: type[PyAvSource], tmp_path: Path) -> None:
+    source = make(kind, make_clip(tmp_path / "clip.mp4"), loop=True, options=SourceOptions(fps=5.0))
+    assert source.open().fps == 5.0
+    infos = [next_frame(source).info for _ in range(15)]
+    assert [info.sequence for info in infos] == list(range(15))
+    assert [info.media_time_s for info in infos] == pytest.approx([index / 5 for index in range(15)], abs=1e-6)
+    source.close()
+
+
+def test_a_file_is_up_whatever_happens(kind: type[PyAvSource], tmp_path: Path) -> None:
+    with opened(kind, make_clip(tmp_path / "clip.mp4")) as (source, _):
+        assert source.status == SourceStatus(is_up=True)
+        play(source)
+        assert source.status == SourceStatus(is_up=True)
 
 
 # -- formats -------------------------------------------------------------------------------------------------------
@@ -328,14 +395,30 @@ def test_a_change_of_size_is_scaled_to_the_opened_size(kind: type[PyAvSource], t
 # -- packets -------------------------------------------------------------------------------------------------------
 def test_the_kept_packets_are_the_files_own(kind: type[PyAvSource], tmp_path: Path) -> None:
     path = make_clip(tmp_path / "clip.mp4")
-    with opened(kind, path) as (source, _), av.open(str(path)) as container:
+    ring = PacketRing()
+    with opened(kind, path, packets=ring) as (source, _), av.open(str(path)) as container:
         play(source)
-        kept = source.packets.window(0.0, 100.0)
+        kept = held_packets(ring)
         expected = [packet for packet in container.demux(video=0) if packet.size]
-        assert [bytes(packet.payload) for packet in kept] == [bytes(packet) for packet in expected]
-        assert [packet.is_keyframe for packet in kept] == [packet.is_keyframe for packet in expected]
-        assert [packet.media_time_s for packet in kept] == pytest.approx([index / 10 for index in range(12)])
-        assert kept[0].payload.readonly
+        assert [payload for _, payload in kept] == [bytes(packet) for packet in expected]
+        assert [packet.is_keyframe for packet, _ in kept] == [packet.is_keyframe for packet in expected]
+        shown_s = [(packet.show_ns - kept[0][0].show_ns) / 1e9 for packet, _ in kept]
+        assert shown_s == pytest.approx([index / 10 for index in range(12)])
+
+
+def test_kept_packets_know_when_their_pictures_were_taken(kind: type[PyAvSource], tmp_path: Path) -> None:
+    ring, clock = PacketRing(), ManualClock()
+    source = make(kind, make_clip(tmp_path / "clip.mp4"), clock=clock, packets=ring)
+    source.open()
+    captured = []
+    while not isinstance(lease := source.read(FREE_RUN_S), EndOfStream):
+        assert isinstance(lease, SurfaceLease)
+        captured.append(lease.info.capture_time_ns)
+        lease.release()
+        clock.now_ns += 100_000_000
+    source.close()
+    by_time = sorted((packet.show_ns, packet.captured_ns) for packet, _ in held_packets(ring))
+    assert [captured_ns for _, captured_ns in by_time] == captured
 
 
 def test_kept_packets_do_not_keep_the_demuxers_and_decoders_of_past_passes(
@@ -346,10 +429,11 @@ def test_kept_packets_do_not_keep_the_demuxers_and_decoders_of_past_passes(
         return sum(isinstance(thing, av.container.InputContainer) for thing in gc.get_objects())
 
     before = demuxers()
-    with opened(kind, make_clip(tmp_path / "clip.mp4"), loop=True) as (source, _):
+    ring = PacketRing()
+    with opened(kind, make_clip(tmp_path / "clip.mp4"), loop=True, packets=ring) as (source, _):
         for _ in range(12 * 6):
             next_frame(source).release()
-        assert len(source.packets.window(0.0, 100.0)) > 12 * 5
+        assert len(held_packets(ring)) > 12 * 5
         assert demuxers() == before + 1
 
 
@@ -448,7 +532,11 @@ def test_a_file_of_sound_is_refused(kind: type[PyAvSource], tmp_path: Path) -> N
         (".", MediaError),
         ("/dev/null", MediaError),
         ("concat:a|b", SourceMissingError),
-        ("http://user:secret@localhost:9/a.mp4", MediaError),
+        ("http://user:secret@localhost:9/a.mp4", SourceMissingError),
+        ("rtsp://user:secret@localhost:9/a", SourceMissingError),
+        ("rtsp://user:sec/ret@localhost:9/a", MediaError),
+        ("v4l2:/dev/video99", SourceMissingError),
+        ("v4l2:/dev", MediaError),
     ],
 )
 def test_what_is_no_file_is_refused(kind: type[PyAvSource], uri: str, error: type[ZhcEdgeError]) -> None:
@@ -456,12 +544,14 @@ def test_what_is_no_file_is_refused(kind: type[PyAvSource], uri: str, error: typ
         make(kind, uri).open()
     assert caught.value.fix
     assert "gate" in caught.value.where
-    assert "secret" not in str(caught.value)
+    assert "sec" not in str(caught.value)
 
 
-def test_a_closed_source_gives_its_descriptors_back_and_no_more_frames(kind: type[PyAvSource]) -> None:
+def test_a_closed_source_gives_its_descriptors_back_and_no_more_frames(
+    kind: type[PyAvSource], walkers: Path | str
+) -> None:
     before = open_descriptors()
-    source = make(kind, WALKERS)
+    source = make(kind, walkers)
     source.open()
     assert open_descriptors() > before
     next_frame(source).release()

@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pytest
 
 from zhcedge.core.errors import BackendUnavailableError
-from zhcedge.core.ports import EndOfStream, SourceRequest
+from zhcedge.core.ports import EndOfStream
+from zhcedge.core.requests import SourceRequest
 from zhcedge.core.types import Surface
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import pytest
 
 from zhcedge.backends.cpu.arena import CpuArena, CpuBuffer
 from zhcedge.core.errors import BackendUnavailableError
-from zhcedge.core.ports import DeviceSettings, FrameSlot
+from zhcedge.core.ports import FrameSlot
+from zhcedge.core.requests import DeviceSettings
 from zhcedge.core.types import HeadKind, ImageFormat, ModelFacts, Surface
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from tests.gpu import support_cuda as support
 from zhcedge.backends.cpu.arena import CpuArena, CpuBuffer
 from zhcedge.backends.cpu.device import CpuDevice
 from zhcedge.backends.engines.onnxruntime import open_cpu
-from zhcedge.core.ports import DeviceSettings, EngineRequest, Fence, FrameSlot
+from zhcedge.core.ports import Fence, FrameSlot
+from zhcedge.core.requests import DeviceSettings, EngineRequest
 from zhcedge.core.types import DetectorSettings, ImageFormat, PixelFormat, Surface
 from zhcedge.models.bundle import Bundle, load_bundle
 

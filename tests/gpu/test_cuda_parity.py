@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,17 +14,21 @@ import pytest
 from tests.gpu import support_cuda as support
 from zhcedge.backends.cpu.arena import CpuArena
 from zhcedge.backends.cpu.detect import Detector
+from zhcedge.backends.cpu.heads import make_rewriter
 from zhcedge.backends.cpu.ingest import ingest
 from zhcedge.backends.cpu.letterbox import PictureLetterbox
-from zhcedge.backends.cpu.overlay import TextTiles, draw, text_scale
+from zhcedge.backends.cpu.overlay import Hidden, TextTiles, draw, text_scale
 from zhcedge.core.geometry import Letterbox
+from zhcedge.core.ports import FrameSlot
 from zhcedge.core.types import (
     RESULT_DTYPE,
     ColorMatrix,
     DetectorSettings,
+    HeadKind,
     ImageFormat,
     PixelFormat,
 )
+from zhcedge.pipeline.masks import rasterise
 
 if TYPE_CHECKING:
     from zhcedge.backends.cuda.device import CudaDevice
@@ -70,6 +75,32 @@ def test_letterbox_equals_its_twin(device: CudaDevice, size: tuple[int, int], pi
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("pixel_format", [PixelFormat.NV12, PixelFormat.P010, PixelFormat.RGB24], ids=lambda f: f.value)
+@pytest.mark.parametrize("is_bgr", [False, True], ids=["rgb", "bgr"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_letterbox_in_any_precision_and_order_of_colours_equals_its_twin(
+    device: CudaDevice, pixel_format: PixelFormat, is_bgr: bool, dtype: str
+) -> None:
+    from zhcedge.backends.cuda.descriptor import pack
+
+    image, target = ImageFormat(333, 222, pixel_format), (97, 130)
+    source = support.cpu_picture(image, seed=9)
+    facts = replace(support.model(*target), input_dtype=dtype, is_bgr=is_bgr)
+    expected = np.empty(facts.input_shape[1:], dtype)
+    twin = PictureLetterbox(image, facts, CpuArena(), "test")
+    twin.fill_border(expected)
+    twin(source, expected)
+    surface = device.arena.surface(image, "test")
+    support.write_surface(device, source, surface)
+    lane = device.create_lane(0, facts)
+    support.to_device(device, lane.table, np.frombuffer(pack(surface, 0, target), np.uint8))
+    device.preprocess(lane, facts).enqueue(1)
+    lane.stream.synchronize()
+    found = support.to_host(device, lane.input.buffer, np.full(expected.shape, np.nan, dtype))
+    # What differs by 2e-5 in float32 may be rounded to two neighbours in float16, 2 ** -11 apart.
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 if dtype == "float32" else 6e-4)
+
+
 # -- detect ----------------------------------------------------------------------------------------------------
 def random_output(
     generator: np.random.Generator, classes: int, anchors: int, candidates: float
@@ -97,7 +128,18 @@ def poison(generator: np.random.Generator, output: npt.NDArray[np.float32]) -> N
 @pytest.mark.parametrize("size", [(768, 576), (1920, 1080), (33, 700)], ids=str)
 @pytest.mark.parametrize(
     ("classes", "anchors", "candidates"),
-    [(80, 3549, 0.01), (80, 8400, 0.3), (2, 32, 0.9), (1, 21504, 0.6), (7, 1025, 1.0), (3, 1, 1.0), (80, 100, 0.0)],
+    [
+        (80, 3549, 0.01),
+        (80, 8400, 0.3),
+        (2, 32, 0.9),
+        (1, 21504, 0.6),
+        (7, 1025, 1.0),
+        (3, 1, 1.0),
+        (80, 100, 0.0),
+        (1, 260, 1.0),
+        (1, 900, 1.0),
+        (2, 600, 0.9),
+    ],
 )
 @pytest.mark.parametrize("labels", [None, (0,)], ids=str)
 def test_detect_equals_its_twin_bit_for_bit(
@@ -139,16 +181,100 @@ def test_detect_equals_its_twin_bit_for_bit(
                 np.testing.assert_array_equal(found[name], wanted[name])
 
 
+def test_boxes_that_each_overlap_only_their_neighbours_are_settled_one_by_one(device: CudaDevice) -> None:
+    """The longest chain of decisions: a box goes, so the next one stays, so the one after it goes."""
+    from zhcedge.backends.cuda.descriptor import pack
+
+    output = np.zeros((5, 1000), np.float32)
+    output[0], output[1] = np.arange(1000) * 4 + 50, 50
+    output[2:4], output[4] = 10, np.linspace(0.99, 0.51, 1000)
+    facts, settings = support.model(4096, 64, 1, 1000), DetectorSettings(0.5, 0.3, None)
+    lane = device.create_lane(0, facts)
+    stage = device.detect(lane, facts, settings)
+    slot = support.make_slot(device, ImageFormat(4096, 64))
+    table = pack(slot.surface, device.arena.device_address(slot.results), (4096, 64))
+    support.to_device(device, lane.table, np.frombuffer(table, np.uint8))
+    support.to_device(device, lane.output.buffer, output)
+    stage.enqueue(1)
+    lane.stream.synchronize()
+    expected = np.zeros(1, RESULT_DTYPE)
+    Detector(1, 1000, settings, CpuArena(), "test")(output, Letterbox.fit(4096, 64, 4096, 64), expected)
+    assert int(expected["count"][0]) == 256
+    for name in ("count", "candidates", "detections"):
+        np.testing.assert_array_equal(slot.results[name], expected[name])
+
+
+def written_as(
+    generator: np.random.Generator, output: npt.NDArray[np.float32], head: HeadKind
+) -> npt.NDArray[np.float32]:
+    """An output of YOLOv8's layout, [4 + classes, anchors], in that of another head."""
+    if head is HeadKind.END_TO_END:
+        centres, sizes = output[:2], output[2:4] / 2
+        labels = output[4:].argmax(0).astype(np.float32)
+        labels[::7] += generator.choice([-1, 0.3, 0.5, 1000], len(labels[::7]))
+        return np.stack([*(centres - sizes), *(centres + sizes), output[4:].max(0), labels], axis=1)
+    if head.has_objectness:
+        objectness = generator.uniform(0.6, 1, (1, output.shape[1])).astype(np.float32)
+        output = np.concatenate([output[:4], objectness, output[4:]])
+    return np.ascontiguousarray(output.T) if head.is_rows else output
+
+
+@pytest.mark.parametrize("head", list(HeadKind), ids=lambda head: head.value)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(("classes", "anchors"), [(80, 8400), (1, 33), (3, 1), (80, 300), (27, 32), (28, 31)])
+def test_every_head_equals_its_twin_bit_for_bit(
+    device: CudaDevice, head: HeadKind, dtype: str, classes: int, anchors: int
+) -> None:
+    from zhcedge.backends.cuda.descriptor import pack
+
+    generator = np.random.default_rng([classes, anchors])
+    plain = [random_output(generator, classes, anchors, 0.1) for _ in range(3)]
+    outputs = np.stack([written_as(generator, output, head) for output in plain])
+    poison(generator, outputs[1])
+    with np.errstate(over="ignore"):
+        outputs = outputs.astype(dtype)
+    facts = replace(
+        support.model(416, 416, classes, anchors, batch=3), output_shape=outputs.shape, head=head, output_dtype=dtype
+    )
+    settings = DetectorSettings(0.5, 0.45)
+    size = (1920, 1080)
+    lane = device.create_lane(0, facts)
+    stage = device.detect(lane, facts, settings)
+    slots = [support.make_slot(device, ImageFormat(*size), index) for index in range(3)]
+    table = b"".join(pack(s.surface, device.arena.device_address(s.results), (416, 416)) for s in slots)
+    support.to_device(device, lane.table, np.frombuffer(table, np.uint8))
+    support.to_device(device, lane.output.buffer, outputs)
+    stage.enqueue(3)
+    lane.stream.synchronize()
+    if head is HeadKind.END_TO_END:
+        settings = replace(settings, nms_iou=math.inf)
+    rewrite = make_rewriter(facts, CpuArena(), "test")
+    for output, slot in zip(outputs, slots, strict=True):
+        expected = np.zeros(1, RESULT_DTYPE)
+        detector = Detector(classes, anchors, settings, CpuArena(), "test")
+        detector(rewrite(output), Letterbox.fit(*size, 416, 416), expected)
+        count = int(expected["count"][0])
+        assert int(slot.results["candidates"][0]) == int(expected["candidates"][0])
+        assert int(slot.results["count"][0]) == count
+        found, wanted = slot.results["detections"][0][:count], expected["detections"][0][:count]
+        for name in ("score", "label", "box"):
+            np.testing.assert_array_equal(found[name], wanted[name])
+
+
 # -- overlay ---------------------------------------------------------------------------------------------------
+POLYGONS = ([(0.1, 0.1), (0.8, 0.05), (0.4, 0.9)], [(0.7, 0.6), (1.0, 0.6), (1.0, 1.0), (0.7, 1.0)])
 LABELS = ("person", "fire hydrant", "ümläut and a name far longer than fits", "", *(f"label {n}" for n in range(10)))
 
 
 @pytest.mark.parametrize("size", [*SIZES, (3840, 2160), (1, 40), (300, 17)], ids=str)
 @pytest.mark.parametrize("count", [0, 1, 9, 256])
-def test_overlay_equals_its_twin_byte_for_byte(device: CudaDevice, size: tuple[int, int], count: int) -> None:
+@pytest.mark.parametrize("is_masked", [False, True], ids=["bare", "masked"])
+def test_overlay_equals_its_twin_byte_for_byte(
+    device: CudaDevice, size: tuple[int, int], count: int, is_masked: bool
+) -> None:
     from zhcedge.backends.cuda.descriptor import pack
 
-    image = ImageFormat(*size)
+    image = ImageFormat(*size, is_full_range=count == 9)
     generator = np.random.default_rng([*size, count])
     results = np.zeros(1, RESULT_DTYPE)
     results["count"] = count
@@ -160,19 +286,55 @@ def test_overlay_equals_its_twin_byte_for_byte(device: CudaDevice, size: tuple[i
     detections["score"][:1] = 1.0
     detections["label"] = generator.integers(0, len(LABELS), count)
 
-    picture = support.cpu_picture(image, seed=5)
-    slot = support.make_slot(device, image)
-    support.write_surface(device, picture, slot.surface)
+    mask = rasterise(POLYGONS, *size)
     facts = replace(support.model(416, 416), labels=LABELS)
     lane = device.create_lane(0, facts)
-    support.to_device(device, lane.table, np.frombuffer(pack(slot.surface), np.uint8))
+    slots = [support.make_slot(device, image, index) for index in range(3)]
+    for slot in slots:
+        slot.mask = device.arena.plane(mask, "test") if is_masked else None
+        slot.results[:] = results
+    slots[2].is_drawn = False
+
+    def draw_on_gpu(slot: FrameSlot[int]) -> list[npt.NDArray[np.uint8]]:
+        support.write_surface(device, support.cpu_picture(image, seed=5), slot.surface)
+        address = device.arena.device_address(slot.results)
+        descriptor = pack(slot.surface, address, mask=slot.mask, is_drawn=slot.is_drawn)
+        support.to_device(device, lane.table, np.frombuffer(descriptor, np.uint8))
+        device.overlay(lane, LABELS).enqueue(1)
+        lane.stream.synchronize()
+        return support.read_surface(device, slot.surface)
+
+    by_slot = draw_on_gpu(slots[0])  # nothing detects on this lane yet: results come from the slot
+    device.detect(lane, facts, DetectorSettings(0.5, 0.5))
     support.to_device(device, lane.records, results.view(np.uint8))
+    slots[1].results["count"] = 0  # not what is drawn: the lane's own copy is
+    by_lane, untouched = draw_on_gpu(slots[1]), draw_on_gpu(slots[2])
+
+    picture = support.cpu_picture(image, seed=5)
+    for found, expected in zip(untouched, support.pixels_of(picture), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    hidden = Hidden(CpuArena().plane(mask, "test")) if is_masked else None
+    draw(picture, results, TextTiles(LABELS, text_scale(size[1]), CpuArena(), "test"), hidden)
+    for drawn in (by_slot, by_lane):
+        for found, expected in zip(drawn, support.pixels_of(picture), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_a_mask_hides_the_whole_picture_when_it_says_so(device: CudaDevice) -> None:
+    from zhcedge.backends.cuda.descriptor import pack
+
+    image = ImageFormat(1919, 1079)
+    slot = support.make_slot(device, image)
+    support.write_surface(device, support.cpu_picture(image, seed=3), slot.surface)
+    lane = device.create_lane(0, support.model(416, 416))
+    mask = device.arena.plane(np.ones((540, 960), np.uint8), "test")
+    descriptor = pack(slot.surface, device.arena.device_address(slot.results), mask=mask)
+    support.to_device(device, lane.table, np.frombuffer(descriptor, np.uint8))
     device.overlay(lane, LABELS).enqueue(1)
     lane.stream.synchronize()
-
-    draw(picture, results, TextTiles(LABELS, text_scale(size[1]), CpuArena(), "test"))
-    for found, expected in zip(support.read_surface(device, slot.surface), support.pixels_of(picture), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    luma, chroma = support.read_surface(device, slot.surface)
+    assert (luma == 16).all()
+    assert (chroma == 128).all()
 
 
 # -- ingest and downscale --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 
 from tests.gpu import support_cuda as support
 from zhcedge.core.errors import BackendUnavailableError, PhaseError, PipelineError
-from zhcedge.core.ports import DeviceSettings
+from zhcedge.core.requests import DeviceSettings
 from zhcedge.core.types import DetectorSettings, ImageFormat, Payload, PixelFormat, Provenance
 
 if TYPE_CHECKING:
@@ -100,10 +100,10 @@ class Synchronise:
 
 def test_the_graph_holds_kernels_and_one_copy_of_parameters(device: CudaDevice) -> None:
     programs, _ = compile_all(device, batch=4)
-    assert programs[0].facts.parameter_bytes == 4 * 80
-    assert dict(programs[0].facts.nodes) == {"KERNEL": 4, "MEMCPY": 1}
+    assert programs[0].facts.parameter_bytes == 4 * 96
+    assert dict(programs[0].facts.nodes) == {"KERNEL": 5, "MEMCPY": 1}
     (row,) = [hop for hop in device.hops(support.model(64, 64), []) if hop.payload is Payload.PARAMETERS]
-    assert (row.bytes_per_frame, row.provenance) == (80, Provenance.STATIC)
+    assert (row.bytes_per_frame, row.provenance) == (96, Provenance.STATIC)
 
 
 def test_a_copy_to_the_host_is_refused_and_the_lane_still_works(device: CudaDevice) -> None:
@@ -120,7 +120,7 @@ def test_constants_that_an_engine_copies_from_the_host_are_frozen_on_the_device(
     stage = CopyFromHost(device, lane, lane.input.buffer)
     stage.pinned[:] = 7
     program = device.compile([stage], lane, 1)
-    assert (program.facts.parameter_bytes, program.facts.frozen_bytes) == (80, 256)
+    assert (program.facts.parameter_bytes, program.facts.frozen_bytes) == (96, 256)
     stage.pinned[:] = 9
     assert program.launch([slot]).wait(support.PATIENCE_S)
     assert support.to_host(device, lane.input.buffer, np.zeros(256, np.uint8)).tolist() == [7] * 256
@@ -246,7 +246,7 @@ def test_a_process_that_forgets_to_close_still_ends_cleanly() -> None:
         pass
     script = (
         "from zhcedge.backends.cuda.device import CudaDevice\n"
-        "from zhcedge.core.ports import DeviceSettings\n"
+        "from zhcedge.core.requests import DeviceSettings\n"
         "device = CudaDevice(DeviceSettings()); device.arena.results('x')\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -76,7 +76,7 @@ def test_copies_within_the_device_up_to_it_and_small_ones_down_pass(
         pycuda.memcpy_htod(one, large)
         pycuda.memcpy_dtod(two, one, 1 << 20)
         pycuda.memcpy_dtoh(small, one)
-        _vendor.Copy2d(int(two), 1024, 1024, 512).issue(int(one), 1024, _vendor.stream_handle(stream.handle))
+        _vendor.Copy2d(int(one), 1024, int(two), 1024, 1024, 512).issue(stream.prepared)
         stream.synchronize()
         assert changed(instrument, before) == {}
         pycuda.memcpy_dtoh(large, one)
@@ -160,3 +160,30 @@ def test_decoding_over_two_loops_allocates_frees_and_synchronises_nothing(
         assert changed(instrument, before) == {}, instrument.rows()
     finally:
         source.close()
+
+
+def test_a_threads_calls_under_a_re_warm_lease_are_booked_apart_and_anothers_are_not(context: CudaContext) -> None:
+    from zhcedge.backends.cuda._vendor import pycuda
+
+    guard = Guard([CuptiInstrument(context, Mode.LIVE)], frozenset(KINDS), GuardPolicy.COUNT)
+
+    def allocate() -> None:
+        with context.push():
+            pycuda.mem_alloc(GUARDED_BYTES).free()
+
+    def elsewhere() -> None:
+        thread = threading.Thread(target=allocate)
+        thread.start()
+        thread.join()
+
+    try:
+        guard.seal()
+        with guard.rewarm("test"):
+            allocate()
+            elsewhere()
+        assert guard.rewarm_totals() == {ViolationKind.DEVICE_ALLOCATION: 1, ViolationKind.DEVICE_FREE: 1}
+        found = {kind: count for kind, count in guard.violations().items() if count}
+        assert found == {ViolationKind.DEVICE_ALLOCATION: 1, ViolationKind.DEVICE_FREE: 1}
+        assert guard.rewarms() == {"test": 1}
+    finally:
+        guard.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +12,12 @@ import av
 import numpy as np
 import pytest
 
+from tests.contract.clips import held_packets
 from tests.gpu import support_codec as support
 from zhcedge.core.errors import BackendUnavailableError, MediaError, PhaseError, SourceMissingError
 from zhcedge.core.ports import EndOfStream, Idle
-from zhcedge.core.types import MemoryDomain, PixelFormat
+from zhcedge.core.types import MemoryDomain, PixelFormat, ViolationKind
+from zhcedge.media.packets import PacketRing
 
 if TYPE_CHECKING:
     from zhcedge.backends.cuda.context import CudaContext
@@ -104,6 +107,29 @@ def test_facts_say_where_the_bytes_go(make: Make, clips: Path) -> None:
     assert {hop.bytes_per_frame for hop in facts.hops if hop.source is MemoryDomain.DEVICE} == {640 * 360 * 3 // 2}
     assert "NVDEC" in facts.description
     assert facts.has_packets
+
+
+def test_kept_packets_are_the_files_own_and_know_when_their_pictures_were_taken(
+    context: CudaContext, clips: Path
+) -> None:
+    from zhcedge.backends.nvcodec.source import NvCodecSource
+
+    ring, path = PacketRing(), clips / "h264-b.mp4"
+    request = dataclasses.replace(support.request(path), packets=ring)
+    source = NvCodecSource(request, support.GpuDevice(context))
+    try:
+        source.open()
+        captured = []
+        while not isinstance(lease := source.read(1.0), EndOfStream):
+            assert not isinstance(lease, Idle)
+            captured.append(lease.info.capture_time_ns)
+            lease.release()
+    finally:
+        source.close()
+    kept = held_packets(ring)
+    with av.open(str(path)) as container:
+        assert [data for _, data in kept] == [bytes(packet) for packet in container.demux(video=0) if packet.size]
+    assert [ns for _, ns in sorted((packet.show_ns, packet.captured_ns) for packet, _ in kept)] == captured
 
 
 def test_loops_go_on_in_time_and_sequence_and_use_no_other_memory(
@@ -204,7 +230,9 @@ def test_a_stream_that_changes_its_resolution_within_the_maximum_goes_on_in_the_
     assert np.abs(pictures[25][0] - grown).mean() < 6
 
 
-def test_a_resolution_beyond_the_maximum_is_refused_clearly(context: CudaContext, clips: Path) -> None:
+def test_a_resolution_beyond_the_maximum_re_warms_the_channel_and_loses_no_picture(
+    context: CudaContext, clips: Path
+) -> None:
     from zhcedge.backends.nvcodec.source import NvCodecSource
 
     both = clips / "beyond.h264"
@@ -212,10 +240,59 @@ def test_a_resolution_beyond_the_maximum_is_refused_clearly(context: CudaContext
     source = NvCodecSource(support.request(both), support.GpuDevice(context), max_size_px=(320, 192))
     source.open()
     try:
-        with pytest.raises(MediaError, match="320x192"):
-            support.read_all(source, context)
+        pictures, _ = support.read_all(source, context)
     finally:
         source.close()
+    assert len(pictures) == 80
+    assert {picture[0].shape for picture in pictures} == {(180, 320)}
+    small = support.cpu_pictures(clips / "small.h264")[5][0]
+    assert np.array_equal(pictures[45][0], small)
+    grown = support.cpu_pictures(clips / "large.h264")[5][0].reshape(180, 2, 320, 2).mean((1, 3))
+    assert np.abs(pictures[65][0] - grown).mean() < 6
+
+
+@pytest.mark.parametrize("max_size_px", [(320, 192), (1920, 1088)], ids=["beyond", "within"])
+def test_what_a_change_of_resolution_allocates_is_booked_to_its_lease(
+    context: CudaContext, clips: Path, max_size_px: tuple[int, int]
+) -> None:
+    from zhcedge.backends.cuda.cupti.instrument import KINDS, CuptiInstrument, Mode
+    from zhcedge.backends.nvcodec.source import NvCodecSource
+    from zhcedge.pipeline.guard import Guard, GuardPolicy
+
+    both = clips / "booked.h264"
+    both.write_bytes((clips / "small.h264").read_bytes() * 3 + (clips / "large.h264").read_bytes() * 6)
+    guard = Guard([CuptiInstrument(context, Mode.LIVE)], frozenset(KINDS), GuardPolicy.COUNT)
+    request = dataclasses.replace(support.request(both), rewarm=guard.rewarm)
+    source = NvCodecSource(request, support.GpuDevice(context), max_size_px=max_size_px)
+    try:
+        source.open()
+        guard.seal()
+        assert len(support.read_all(source, context)[0]) == 180
+        assert set(guard.violations().values()) == {0}
+        assert guard.rewarm_totals()[ViolationKind.DEVICE_ALLOCATION] > 0
+        assert all("cam" in reason for reason in guard.rewarms())
+    finally:
+        source.close()
+        guard.stop()
+
+
+def test_a_loop_and_a_rewind_allocate_nothing(context: CudaContext, clips: Path) -> None:
+    from zhcedge.backends.cuda.cupti.instrument import KINDS, CuptiInstrument, Mode
+    from zhcedge.backends.nvcodec.source import NvCodecSource
+    from zhcedge.pipeline.guard import Guard, GuardPolicy
+
+    guard = Guard([CuptiInstrument(context, Mode.LIVE)], frozenset(KINDS), GuardPolicy.COUNT)
+    source = NvCodecSource(support.request(clips / "h264-b.mp4", is_looped=True), support.GpuDevice(context))
+    try:
+        source.open()
+        guard.seal()
+        for _ in range(3):
+            support.read_all(source, context, limit=95)
+            source.rewind()
+        assert set(guard.violations().values()) == {0}
+    finally:
+        source.close()
+        guard.stop()
 
 
 def test_what_nvdec_can_not_decode_is_refused_at_the_open(make: Make, clips: Path, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from tests.gpu import support_codec as support
 from zhcedge.backends.cuda.cupti.instrument import CuptiInstrument
 from zhcedge.backends.cuda.nvjpeg.color import to_jpeg
 from zhcedge.core.errors import BackendUnavailableError, OutputError
-from zhcedge.core.ports import FrameSlot, SinkRequest, SourceFacts
+from zhcedge.core.ports import FrameSlot, SourceFacts
+from zhcedge.core.requests import SinkRequest
 from zhcedge.core.types import (
     RESULT_DTYPE,
     ColorMatrix,
@@ -129,6 +130,34 @@ def test_nothing_allocates_after_the_warm_up_even_for_noise(context: CudaContext
         encoder.close()
 
 
+def test_snapshots_of_a_prepared_format_and_its_parts_allocate_nothing(context: CudaContext) -> None:
+    from zhcedge.backends.cuda.nvjpeg.jpeg_encoder import DeviceJpegEncoder
+
+    picture = Picture(context, ImageFormat(1280, 720), noise=True)
+    luma, chroma = picture.surface.planes
+    parts = []
+    for left, top, width, height in ((0, 0, 1280, 720), (64, 32, 320, 240), (2, 4, 101, 77), (1278, 718, 2, 2)):
+        columns = 2 * ((width + 1) // 2)
+        planes = (
+            Plane(luma.buffer + top * luma.pitch_bytes + left, width, height, luma.pitch_bytes),
+            Plane(chroma.buffer + top // 2 * chroma.pitch_bytes + left, columns, (height + 1) // 2, chroma.pitch_bytes),
+        )
+        parts.append(Surface(planes, ImageFormat(width, height), MemoryDomain.DEVICE))
+    encoder = DeviceJpegEncoder(support.GpuDevice(context), 80)
+    instrument = CuptiInstrument(context)
+    instrument.start()
+    try:
+        encoder.prepare(ImageFormat(1280, 720))
+        before = instrument.counts()
+        for surface in parts * 5:
+            encoder.prepare(surface.format)  # the whole picture's covers it
+            assert bytes(encoder.encode(surface)[:2]) == b"\xff\xd8"
+        assert instrument.counts() == before, instrument.rows()
+    finally:
+        instrument.stop()
+        encoder.close()
+
+
 def test_an_aborted_sink_leaves_no_file_and_gives_every_slot_back(context: CudaContext, tmp_path: Path) -> None:
     from zhcedge.backends.cuda.nvjpeg.sink import JpegSink
 
@@ -148,7 +177,21 @@ def test_what_it_can_not_do_is_refused_at_the_open(context: CudaContext, tmp_pat
 
     with pytest.raises(BackendUnavailableError, match="cuda device"):
         JpegSink(SinkRequest("cam", tmp_path / "out.mp4"), object())
+    (tmp_path / "out.mp4").mkdir()
     sink = JpegSink(SinkRequest("cam", tmp_path / "out.mp4"), support.GpuDevice(context))
-    with pytest.raises(OutputError, match="8 bits"):
-        sink.open(facts(ImageFormat(320, 240, PixelFormat.P010)))
-    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(OutputError, match="not a regular file"):
+        sink.open(facts(ImageFormat(320, 240)))
+    assert list((tmp_path / "out.mp4").iterdir()) == []
+
+
+def test_a_source_of_ten_bits_is_written_from_its_slots_of_eight(context: CudaContext, tmp_path: Path) -> None:
+    from zhcedge.backends.cuda.nvjpeg.sink import JpegSink
+
+    picture = Picture(context, ImageFormat(320, 240))
+    sink = JpegSink(SinkRequest("cam", tmp_path / "out.mp4"), support.GpuDevice(context))
+    sink.open(facts(ImageFormat(320, 240, PixelFormat.P010)))
+    back: list[FrameSlot[int]] = []
+    assert sink.submit(picture.slot(0), back.append)
+    sink.close(complete=True)
+    assert len(back) == 1
+    assert (tmp_path / "out.mp4").exists()

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from tests.contract.devices import DeviceCase, each_device, make_slot
 from zhcedge.backends.registry import SOURCES
-from zhcedge.core.ports import EndOfStream, Idle, Source, SourceRequest
+from zhcedge.core.ports import EndOfStream, Idle, Source
+from zhcedge.core.requests import SourceRequest
 from zhcedge.core.types import DetectorSettings, PixelFormat
 from zhcedge.models.bundle import load_bundle
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zhcedge.backends.cpu.arena import CpuBuffer, tensor_array
-from zhcedge.core.ports import EndOfStream, Fence, FrameSlot, Idle, Lane, SourceFacts
+from zhcedge.core.ports import EndOfStream, Fence, FrameSlot, Idle, Lane, SourceFacts, SourceStatus
 from zhcedge.core.types import (
     FrameInfo,
     HeadKind,
@@ -94,6 +94,10 @@ class SimSource:
     @property
     def warnings(self) -> tuple[str, ...]:
         return ()
+
+    @property
+    def status(self) -> SourceStatus:
+        return SourceStatus()
 
     def rewind(self) -> None:
         self._next = 0

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from zhcedge.app.audit import audit
 from zhcedge.app.check import load_configuration
@@ -34,6 +36,18 @@ def test_the_demo_passes_with_every_canary_seen_and_leaves_no_file(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow  # the watch over Python objects sees all threads, those of a parallel test run too
+def test_a_folder_of_large_pictures_passes(tmp_path: Path) -> None:
+    noise = np.random.default_rng(1).integers(0, 256, (720, 1280, 3), np.uint8)
+    for number in range(6):
+        Image.fromarray(noise).save(tmp_path / f"{number}.jpg", quality=95)
+    changes = ("sinks=[]", "source.loop=false", f"source.uri={tmp_path}")
+    # In a process of its own: what threads of other tests allocate would count as the frame path's.
+    result = run("--frames", "0", "--json", *(word for key in changes for word in ("--set", f"channels.walkers.{key}")))
+    report = json.loads(result.stdout)
+    assert (report["verdict"], report["frames"]) == ("pass", 6), report["violations"]
+
+
 @pytest.mark.slow
 def test_a_picture_copied_into_a_python_object_in_a_stage_is_a_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     enqueue = DetectStage.enqueue
@@ -47,5 +61,5 @@ def test_a_picture_copied_into_a_python_object_in_a_stage_is_a_fail(monkeypatch:
 
     monkeypatch.setattr(DetectStage, "enqueue", copying)
     report = audit(load_configuration(CONFIG, ["channels.walkers.sinks=[]"], {}).config, frames=120)
-    assert report.ledger.violations[ViolationKind.HOST_OBJECT] == 1
-    assert report.ledger.verdict is Verdict.FAIL
+    assert report.run.ledger.violations[ViolationKind.HOST_OBJECT] == 1
+    assert report.run.ledger.verdict is Verdict.FAIL

@@ -27,7 +27,7 @@ EVENT = re.compile(
 def need(broker: str) -> None:
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])
     if broker == "mosquitto" and not shutil.which("mosquitto", path=path):
-        pytest.skip("cannot run here: mosquitto is not installed")
+        pytest.skip("mosquitto is not installed")
     if broker == "amqtt" and importlib.util.find_spec("amqtt") is None:
         pytest.skip("amqtt is not installed: pip install 'zhcedge[demo]'")
 

@@ -75,7 +75,10 @@ def damaged(folder: Path, kind: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", ["empty", "text", "head only", "noise"])
+@pytest.mark.parametrize(
+    "kind",
+    ["empty", "text", pytest.param("head only", marks=pytest.mark.slow), pytest.param("noise", marks=pytest.mark.slow)],
+)
 def test_a_file_that_is_no_video_is_exit_65_and_names_the_file(tmp_path: Path, kind: str) -> None:
     assert_one_clear_line(run(write_config(tmp_path, str(damaged(tmp_path, kind)))), 65, "clip.mp4")
 
@@ -155,7 +158,7 @@ def test_no_broker_is_told_once_and_ends_with_exit_69_and_the_number_of_lost_eve
         check=False,
     )
     assert result.returncode == 69
-    assert "events were not delivered" in result.stderr.splitlines()[-1]
+    assert "messages were not delivered" in result.stderr.splitlines()[-1]
     assert len([line for line in result.stderr.splitlines() if f":{port}" in line]) == 2  # the warning, the last word
 
 
@@ -199,7 +202,7 @@ def subscriber(tmp_path: Path) -> Iterator[Subscriber]:
 
 
 def phases(subscriber: Subscriber) -> list[str]:
-    return [json.loads(payload)["phase"] for payload in subscriber.payloads("/state")]
+    return [json.loads(payload)["phase"] for payload in subscriber.states()]
 
 
 def test_a_killed_frame_process_is_started_again_and_open_events_are_ended(
@@ -264,7 +267,14 @@ def test_a_broker_that_comes_back_late_still_gets_every_event_in_order(tmp_path:
     assert {i for kind, i in kinds if kind == "new"} == {i for kind, i in kinds if kind == "end"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        signal.SIGTERM,
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     "delay_s", [pytest.param(0.05, marks=pytest.mark.slow), 0.4, pytest.param(1.0, marks=pytest.mark.slow)]
 )
@@ -311,10 +321,13 @@ def test_a_file_in_the_working_directory_is_not_taken_for_a_library(tmp_path: Pa
     assert (result.returncode, result.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_full_outbox_that_loses_an_events_end_is_not_called_delivered(tmp_path: Path, subscriber: Subscriber) -> None:
     clip = cut_clip(CLIP, tmp_path / "short.mp4", 40)
-    result = run(write_config(tmp_path, str(clip), mqtt={"port": subscriber.port, "outbox_limit": 1}))
-    assert_one_clear_line(result, 69, "outbox_limit")
+    result = run(write_config(tmp_path, str(clip), outbox={"max_messages": 1}, mqtt={"port": subscriber.port}))
+    *before, last = result.stderr.splitlines()
+    assert (result.returncode, "outbox.max_messages" in last) == (69, True), result.stderr
+    assert "were given up" in before[0]  # told while it happens, and at the end
 
 
 @pytest.mark.slow

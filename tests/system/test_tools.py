@@ -99,6 +99,7 @@ def test_a_foreign_environment_is_not_touched(checkout: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.company
 def test_offline_is_said_in_a_clear_word(checkout: Path) -> None:
     done = demo(checkout, "--help", **NO_INDEX)
     assert done.returncode == 69
@@ -107,6 +108,7 @@ def test_offline_is_said_in_a_clear_word(checkout: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.company
 def test_it_sets_up_once_and_repairs_what_was_interrupted(checkout: Path) -> None:
     demo(checkout, "--help", **NO_INDEX)  # an interrupted set-up is what the next one finds
     first = demo(checkout, "--help")
@@ -130,6 +132,7 @@ def test_it_sets_up_once_and_repairs_what_was_interrupted(checkout: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.company
 def test_without_ensurepip_the_systems_pip_helps(checkout: Path, tmp_path: Path) -> None:
     done = demo(checkout, "--help", PYTHON=without(tmp_path, "ensurepip"))
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,7 @@ import pytest
 
 from tests.system.processes import Marked
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.company]
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ["pyproject.toml", "README.md", "LICENSE", "NOTICE", ".gitignore", "config", "zhcedge"]

@@ -37,7 +37,8 @@ def report() -> RunReport:
 def recorder(latencies_ms: list[int]) -> Recorder:
     """Frames one second apart, each `latencies_ms` from read to results, of which a stage takes half."""
     recorded = Recorder(memoryview(bytearray(Recorder.size(256))), 256)
-    spans = Spans(recorded, ["door"], {0})
+    spans = Spans(recorded, {0})
+    spans.add(0, "door")
     for sequence, latency_ms in enumerate(latencies_ms):
         start_ns = (1 + sequence) * 1000 * MS
         info = FrameInfo(0, sequence, 0, start_ns + MS)

@@ -17,11 +17,12 @@ from zhcedge.app.wiring import make_guard
 from zhcedge.backends.cpu.arena import CpuBuffer
 from zhcedge.backends.cpu.device import CpuDevice
 from zhcedge.core.lifecycle import Lifecycle
-from zhcedge.core.ports import DeviceSettings, Lane
+from zhcedge.core.ports import Lane
+from zhcedge.core.requests import DeviceSettings
 from zhcedge.core.types import DetectorSettings
-from zhcedge.pipeline.channel import read_ahead
+from zhcedge.pipeline.channel import ChannelParts, read_ahead
 from zhcedge.pipeline.guard import GuardPolicy
-from zhcedge.pipeline.plan import ChannelParts, Plan, PlanSettings
+from zhcedge.pipeline.plan import Plan, PlanSettings
 from zhcedge.pipeline.ring import RingRecord
 from zhcedge.pipeline.segment import Segment
 from zhcedge.service.clock import SystemClock

@@ -173,13 +173,89 @@ def test_labels_that_do_not_fit_the_output_are_refused(tmp_path: Path, labels: b
         (lambda m: m["thresholds"].update(score=1.5), "thresholds.score"),
         (lambda m: m["sha256"].pop("NOTICE"), "sha256 lacks NOTICE"),
         (lambda m: m["sha256"].update({"NOTICE": "ABC"}), "sha256.NOTICE"),
-        (lambda m: m.update(format=2), "format"),
+        (lambda m: m.update(format=4), "format"),
     ],
 )
 def test_a_malformed_manifest_names_the_field(
     tmp_path: Path, change: Callable[[dict[str, Any]], None], words: str
 ) -> None:
     assert words in refusal(make_bundle(tmp_path / "bundle", change)).what
+
+
+@pytest.mark.parametrize(
+    ("head", "shape", "classes"),
+    [
+        ("yolo-anchor-free", [1, 6, 100], 2),
+        ("yolo-anchor-free-rows", [1, 100, 6], 2),
+        ("yolo-objectness", [1, 100, 7], 2),
+        ("yolo-objectness-columns", [1, 7, 100], 2),
+        ("end-to-end", [1, 100, 6], 2),
+    ],
+)
+def test_format_2_knows_every_head_half_precision_and_bgr(
+    tmp_path: Path, head: str, shape: list[int], classes: int
+) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["format"] = 2
+        manifest["input"].update(dtype="float16", colour="bgr")
+        manifest["output"].update(head=head, shape=shape, dtype="float16")
+
+    facts = load_bundle(make_bundle(tmp_path / "bundle", change)).facts
+    assert (facts.head.value, facts.classes, facts.anchors) == (head, classes, 100)
+    assert (facts.input_dtype, facts.output_dtype, facts.is_bgr) == ("float16", "float16", True)
+
+
+@pytest.mark.parametrize(
+    ("part", "values", "words"),
+    [
+        ("input", {"dtype": "float16"}, "write format 2"),
+        ("input", {"colour": "bgr"}, "write format 2"),
+        ("output", {"dtype": "float16"}, "write format 2"),
+        ("output", {"head": "yolo-objectness", "shape": [1, 100, 7]}, "write format 2"),
+        ("output", {"head": "yolo-objectness", "shape": [1, 100, 5]}, "6 values"),
+        ("output", {"head": "end-to-end", "shape": [1, 100, 7]}, "takes 6 values"),
+        ("output", {"dtype": "int8"}, "output.dtype"),
+    ],
+)
+def test_what_format_1_has_no_words_for_and_heads_without_room_are_refused(
+    tmp_path: Path, part: str, values: dict[str, Any], words: str
+) -> None:
+    assert words in refusal(make_bundle(tmp_path / "bundle", lambda m: m[part].update(values))).what
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, ""),
+        ({"table": "missing.json"}, "sha256 lacks missing.json"),
+        ({"precision": "int4"}, "quantisation.precision"),
+        ({"frames": 0}, "quantisation.frames"),
+        ({"data_sha256": "x"}, "quantisation.data_sha256"),
+    ],
+)
+def test_format_3_says_how_a_model_was_quantised(tmp_path: Path, values: dict[str, Any], words: str) -> None:
+    facts = {
+        "precision": "int8-qdq",
+        "method": "l4",
+        "table": "NOTICE",
+        "data_sha256": "0" * 64,
+        "frames": 100,
+        "corrects_biases": True,
+        "excluded": ["last"],
+    }
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest.update(format=3, quantisation={**facts, **values})
+
+    folder = make_bundle(tmp_path / "bundle", change)
+    if words:
+        assert words in refusal(folder).what
+        return
+    bundle = load_bundle(folder)
+    assert bundle.quantisation is not None
+    assert (bundle.precision, bundle.quantisation.excluded) == ("int8-qdq", ("last",))
+    older = make_bundle(tmp_path / "older", lambda manifest: manifest.update(quantisation=facts))
+    assert "format 3 is needed" in refusal(older).what
 
 
 def test_every_problem_of_a_manifest_is_reported_at_once(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def make_channel() -> Channel[CpuBuffer]:
         slot = pool.acquire("reader", 0.0)
         assert slot is not None
         slot.holder = holder
-    return Channel(0, "door", source, source.open(), (), (), pool, ())
+    return Channel(0, "door", "channel 0 door", source, source.open(), (), (), pool, ())
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

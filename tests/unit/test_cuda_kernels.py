@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import needs
 from zhcedge.backends.cuda.descriptor import FORMAT_NUMBERS, FRAME, check_surface, pack
 from zhcedge.backends.cuda.nvrtc import KERNELS, Nvrtc, cubin_name, kernel_source, load_cubin
 from zhcedge.backends.cuda.text import NAME_CHARACTERS, load_atlas, pack_names
@@ -25,9 +26,9 @@ def nvrtc(major: int) -> Nvrtc:
     try:
         library = Nvrtc(major)
     except BackendUnavailableError as error:
-        pytest.skip(f"cannot run here: {error}")
+        pytest.skip(needs.wheel(str(error)))
     if library.version[0] != major:
-        pytest.skip(f"cannot run here: NVRTC {major} is not installed, only {library.version[0]}")
+        pytest.skip(needs.wheel(f"NVRTC {major} is not installed, only {library.version[0]}"))
     return library
 
 
@@ -64,7 +65,7 @@ def nvrtc_any() -> Nvrtc:
     try:
         return Nvrtc()
     except BackendUnavailableError as error:
-        pytest.skip(f"cannot run here: {error}")
+        pytest.skip(needs.wheel(str(error)))
 
 
 def test_a_cubins_name_changes_with_all_that_it_depends_on() -> None:
@@ -113,10 +114,10 @@ def surface(image: ImageFormat, domain: MemoryDomain = MemoryDomain.DEVICE) -> S
 def test_the_descriptor_follows_the_struct_of_the_kernels() -> None:
     image = ImageFormat(1920, 1080, PixelFormat.NV12, matrix=ColorMatrix.BT709, is_full_range=True)
     fields = FRAME.unpack(pack(surface(image), 0xABC000, (640, 640)))
-    assert fields[:4] == (0x7F0000000000, 0x7F0000010000, 0, 0xABC000)
-    assert fields[4:7] == (1984, 1984, 0)
-    assert fields[7:12] == (1920, 1080, 0, 1, 1)
-    assert fields[12:] == (640, 360, 0, 140)
+    assert fields[:5] == (0x7F0000000000, 0x7F0000010000, 0, 0xABC000, 0)
+    assert fields[5:9] == (1984, 1984, 0, 0)
+    assert fields[9:14] == (1920, 1080, 0, 1, 1)
+    assert fields[14:] == (640, 360, 0, 140, 1)
     header = (FOLDER / "common.cuh").read_text()
     assert FRAME.size == int(re.findall(r"sizeof\(Frame\) == (\d+)", header)[0])
     numbers = dict(re.findall(r"(\w+) = (\d)", re.findall(r"enum PixelFormat \{(.*?)\}", header)[0]))
@@ -144,6 +145,21 @@ def test_all_pixel_formats_pack_their_planes() -> None:
 def test_a_surface_that_kernels_cannot_read_is_refused(bad: Surface[int]) -> None:
     with pytest.raises(PipelineError, match="slot"):
         check_surface(bad, "slot")
+
+
+def test_a_mask_comes_with_its_own_pitch() -> None:
+    fields = FRAME.unpack(pack(surface(ImageFormat(7, 5)), mask=Plane(0xDEF000, 4, 3, 256), is_drawn=False))
+    assert (fields[4], fields[8], fields[18]) == (0xDEF000, 256, 0)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [Plane(256, 3, 3, 256), Plane(256, 4, 2, 256), Plane(256, 4, 3, 255), Plane(255, 4, 3, 256)],
+    ids=["width", "height", "pitch", "address"],
+)
+def test_a_mask_that_would_leave_something_uncovered_is_refused(mask: Plane[int]) -> None:
+    with pytest.raises(PipelineError, match="mask"):
+        pack(surface(ImageFormat(7, 5)), mask=mask)
 
 
 # -- text ------------------------------------------------------------------------------------------------------

@@ -203,3 +203,16 @@ def test_where_the_driver_can_not_be_watched_the_instrument_is_blind_and_says_wh
     assert {canary.kind for canary in instrument.canaries()} == set(KINDS)
     instrument.stop()
     instrument.stop()
+
+
+def test_calls_under_a_re_warm_lease_are_added_up_apart() -> None:
+    tally = Tally({1: rule_of("cuMemAlloc_v2")}, {1: "cuMemAlloc_v2"}, lambda ident: f"thread {ident}")
+    for thread, is_rewarm in ((5, True), (6, False), (5, True), (5, False)):
+        tally.note(Call(1, thread, "active", 0, 0, is_rewarm))
+    assert tally.totals() == {ViolationKind.DEVICE_ALLOCATION: 2}
+    assert tally.rewarm_totals() == {ViolationKind.DEVICE_ALLOCATION: 2}
+    assert {(row.thread, row.phase, row.calls) for row in tally.rows()} == {
+        ("thread 5", "re-warm", 2),
+        ("thread 5", "active", 1),
+        ("thread 6", "active", 1),
+    }

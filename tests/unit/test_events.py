@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zhcedge.analytics.events import EventMachine, EventSettings, iou
-from zhcedge.analytics.tracker import IouTracker, TrackerSettings
+from zhcedge.analytics.events import EventMachine, EventSettings
+from zhcedge.analytics.overlap import iou
+from zhcedge.analytics.tracker import Tracker, TrackerSettings
 from zhcedge.core.events import EndReason, Event, EventType
 from zhcedge.core.types import DETECTION_DTYPE, FrameInfo
 
@@ -24,7 +25,7 @@ class Channel:
     """A tracker with its machine, fed at 10 frames per second."""
 
     def __init__(self, ids: itertools.count[int] | None = None, interval_ms: int = 1000) -> None:
-        self.tracker = IouTracker(TrackerSettings(confirm_frames=2, max_lost_frames=3), ids)
+        self.tracker = Tracker(TrackerSettings(confirm_frames=2, max_lost_frames=3), ids)
         self.machine = EventMachine(EventSettings("gate", LABELS, update_interval_ms=interval_ms))
         self.sequence = 0
 

@@ -16,11 +16,13 @@ from zhcedge.backends.cpu.arena import CpuBuffer
 from zhcedge.backends.cpu.device import CpuDevice
 from zhcedge.core.errors import LedgerViolationError, MediaError, OutputError, PhaseError, PipelineError
 from zhcedge.core.lifecycle import Lifecycle, Phase
-from zhcedge.core.ports import DeviceSettings, FrameSlot
+from zhcedge.core.ports import FrameSlot, SourceFacts
+from zhcedge.core.requests import DeviceSettings
 from zhcedge.core.types import DetectorSettings, ViolationKind
+from zhcedge.pipeline.channel import ChannelParts
 from zhcedge.pipeline.guard import GuardPolicy
 from zhcedge.pipeline.ledger import Verdict
-from zhcedge.pipeline.plan import ChannelParts, Plan, PlanSettings, RunReport
+from zhcedge.pipeline.plan import Plan, PlanSettings, RunReport
 from zhcedge.pipeline.ring import RingRecord
 from zhcedge.pipeline.segment import Segment
 from zhcedge.service.clock import SystemClock
@@ -119,6 +121,15 @@ def test_a_live_channel_drops_its_oldest_frames_under_overload_and_counts_them()
     assert len(sequences) + outcome.report.dropped == 200
     assert sequences == sorted(sequences)
     assert sequences[-1] >= 198  # the newest survive
+
+
+def test_dropped_frames_do_not_count_towards_a_limit() -> None:
+    source = SimSource(frames=2000, is_live=True, on_read=lambda sequence: time.sleep(0.0005))
+    plan, _ = make_plan([source], engine=SimEngine(lambda lane: time.sleep(0.01)))
+    with plan:
+        report = plan.warm_up().process(12)
+    assert report.dropped > 0
+    assert report.frames == 12
 
 
 def test_a_live_channel_keeps_its_pace_when_a_sink_hangs() -> None:
@@ -227,13 +238,42 @@ def test_asking_the_arena_after_the_seal_is_refused_and_counted() -> None:
     assert report.ledger.verdict is Verdict.FAIL
 
 
-def test_a_source_that_does_not_open_closes_the_ones_before_it() -> None:
-    class Broken(SimSource):
-        def open(self):  # type: ignore[no-untyped-def]
+class Unopenable(SimSource):
+    def open(self) -> SourceFacts:
+        raise MediaError("planted")
+
+
+def test_a_run_whose_sources_all_fail_to_open_fails_with_the_first_error() -> None:
+    with pytest.raises(MediaError, match="planted"):
+        make_plan([Unopenable(), Unopenable()])
+
+
+def test_a_source_that_does_not_open_fails_its_channel_and_no_other() -> None:
+    first = SimSource(frames=9)
+    outcome = run([first, Unopenable()])
+    assert outcome.report.frames == 9
+    assert [str(error) for error in outcome.report.failures.values()] == ["planted"]
+    assert not first.is_open
+
+
+def test_a_source_that_breaks_ends_its_channel_and_no_other() -> None:
+    def break_at_5(sequence: int) -> None:
+        if sequence == 5:
             raise MediaError("planted")
 
+    outcome = run([SimSource(frames=40), SimSource(frames=40, on_read=break_at_5)])
+    assert list(outcome.report.failures) == ["c1"]
+    mine = [record for record in outcome.records if record.info.channel == 0]
+    assert [record.info.sequence for record in mine if not record.is_end] == list(range(40))
+
+
+def test_a_sink_that_does_not_open_closes_what_was_opened_before_it() -> None:
+    class Refusing(SimSink):
+        def open(self, source: SourceFacts) -> None:
+            raise OutputError("planted")
+
     first, sink = SimSource(), SimSink()
-    with pytest.raises(MediaError):
-        make_plan([first, Broken()], [sink])
+    with pytest.raises(OutputError):
+        make_plan([first], [sink, Refusing()])
     assert not first.is_open
     assert False in sink.closed

@@ -130,3 +130,94 @@ def test_a_violation_is_a_fail_even_when_all_canaries_were_seen() -> None:
     proof = guard.prove()
     report = LedgerReport((), 1, {ViolationKind.HOST_ARRAY: 1}, proof, 0)
     assert report.verdict is Verdict.FAIL
+
+
+def test_no_frame_proves_nothing_and_a_violation_is_one_all_the_same() -> None:
+    guard = Guard([HostArrays()], ARRAYS, GuardPolicy.COUNT)
+    proof = guard.prove()
+    empty = LedgerReport((), 0, {ViolationKind.HOST_ARRAY: 0}, proof, 0)
+    assert empty.verdict is Verdict.UNPROVED
+    assert empty.text().endswith("; no frame was processed: unproved")
+    assert LedgerReport((), 0, {ViolationKind.HOST_ARRAY: 1}, proof, 0).verdict is Verdict.FAIL
+
+
+# -- re-warm leases ------------------------------------------------------------------------------------------------
+def array() -> None:
+    np.zeros(GUARDED_BYTES)
+
+
+def test_under_a_lease_a_threads_arrays_are_booked_apart() -> None:
+    guard = Guard([HostArrays()], ARRAYS, GuardPolicy.FAIL)
+    guard.prove()
+    guard.seal()
+
+    def under_lease() -> None:
+        with guard.rewarm("front: new size"), guard.rewarm("inner"):
+            array()
+            array()
+
+    in_watched_thread(guard, under_lease)
+    assert guard.check() == {ViolationKind.HOST_ARRAY: 0}
+    assert guard.rewarm_totals() == {ViolationKind.HOST_ARRAY: 2}
+    assert guard.rewarms() == {"front: new size": 1}
+    in_watched_thread(guard, array)
+    with pytest.raises(LedgerViolationError):
+        guard.check()
+    guard.stop()
+    assert guard.rewarm_totals() == {ViolationKind.HOST_ARRAY: 2}
+
+
+def test_another_threads_violation_counts_while_a_lease_is_open() -> None:
+    guard = Guard([HostArrays()], ARRAYS, GuardPolicy.COUNT)
+    guard.seal()
+    with guard.rewarm("front: new size"):
+        in_watched_thread(guard, array)
+    assert guard.violations() == {ViolationKind.HOST_ARRAY: 1}
+    assert guard.rewarm_totals() == {}
+    assert guard.rewarms() == {}, "nothing was booked to it"
+
+
+def test_a_lease_ends_with_an_error_and_what_came_before_the_seal_is_not_reported() -> None:
+    guard = Guard([HostArrays()], ARRAYS, GuardPolicy.COUNT)
+
+    def fail() -> None:
+        array()
+        raise ValueError("oops")
+
+    def under_lease() -> None:
+        with pytest.raises(ValueError, match="oops"), guard.rewarm("early"):
+            fail()
+
+    in_watched_thread(guard, under_lease)
+    assert guard.rewarm_totals() == {}
+    guard.seal()
+    in_watched_thread(guard, array)
+    assert (guard.violations(), guard.rewarm_totals(), guard.rewarms()) == ({ViolationKind.HOST_ARRAY: 1}, {}, {})
+
+
+def test_large_objects_of_all_threads_are_booked_to_an_open_lease() -> None:
+    arrays = HostArrays()
+    guard = Guard([arrays, HostObjects(arrays)], ARRAYS, GuardPolicy.COUNT)
+    guard.seal()
+    with guard.rewarm("front: new size"):
+        bytes(2 * OBJECT_BYTES)
+        assert guard.violations()[ViolationKind.HOST_OBJECT] == 0
+    assert guard.rewarm_totals()[ViolationKind.HOST_OBJECT] >= 1
+    bytes(2 * OBJECT_BYTES)
+    assert guard.violations()[ViolationKind.HOST_OBJECT] == 1
+    guard.stop()
+
+
+def test_the_report_tells_leases_and_does_not_judge_them() -> None:
+    guard = Guard([HostArrays()], ARRAYS, GuardPolicy.COUNT)
+    proof = guard.prove()
+    quiet = LedgerReport((), 1, {ViolationKind.HOST_ARRAY: 0}, proof, 0)
+    assert "re-warm" not in quiet.text()
+    assert (quiet.as_dict()["rewarm"], quiet.as_dict()["rewarm_leases"]) == ({}, {})
+    report = LedgerReport(
+        (), 1, {ViolationKind.HOST_ARRAY: 0}, proof, 0, {ViolationKind.DEVICE_FREE: 4}, {"front: new size": 2}
+    )
+    assert report.verdict is Verdict.PASS
+    assert "2 re-warm leases (front: new size 2): device free 4" in report.text()
+    assert report.as_dict()["rewarm"] == {"device free": 4}
+    assert report.as_dict()["rewarm_leases"] == {"front: new size": 2}

@@ -13,15 +13,26 @@ from hypothesis import strategies as st
 
 from zhcedge.backends.cpu.arena import CpuArena, CpuBuffer
 from zhcedge.backends.cpu.glyphs import glyph_indices, load_atlas
-from zhcedge.backends.cpu.overlay import INK_LUMA, PALETTE, TextTiles, draw, frame_thickness, text_scale
+from zhcedge.backends.cpu.overlay import (
+    BLACK_FULL,
+    BLACK_LIMITED,
+    INK_LUMA,
+    PALETTE,
+    Hidden,
+    TextTiles,
+    draw,
+    frame_thickness,
+    text_scale,
+)
+from zhcedge.core.errors import PipelineError
 from zhcedge.core.types import GUARDED_BYTES, MAX_DETECTIONS, RESULT_DTYPE, ImageFormat, Surface
 
 LABELS = ("person", "fire hydrant", *(f"label {n}" for n in range(10)))
 Detection = tuple[tuple[float, float, float, float], float, int]
 
 
-def grey(width: int, height: int) -> Surface[CpuBuffer]:
-    surface = CpuArena().surface(ImageFormat(width, height), "test")
+def grey(width: int, height: int, is_full_range: bool = False) -> Surface[CpuBuffer]:
+    surface = CpuArena().surface(ImageFormat(width, height, is_full_range=is_full_range), "test")
     for plane in surface.planes:
         plane.buffer[:] = 90
     return surface
@@ -63,8 +74,16 @@ class Painter:
                     self.luma[at] = math.floor((int(alpha) * INK_LUMA + (255 - int(alpha)) * background) / 255 + 0.5)
 
 
-def painted(width: int, height: int, detections: list[Detection]) -> Painter:
+def painted(
+    width: int,
+    height: int,
+    detections: list[Detection],
+    mask: npt.NDArray[np.bool_] | None = None,
+    black: tuple[int, int, int] = BLACK_LIMITED,
+) -> Painter:
     painter = Painter(width, height)
+    if mask is not None:
+        painter.fill(mask[painter.rows // 2, painter.columns // 2], black)
     _, glyph_height, glyph_width = load_atlas().shape
     whole = []
     for (x0, y0, x1, y1), score, label in reversed(detections):
@@ -113,6 +132,39 @@ def test_every_byte_is_as_described(width: int, height: int, data: st.DataObject
     # The padding of the rows belongs to nobody.
     assert np.all(luma.buffer[:, width:] == 90)
     assert np.all(chroma.buffer[:, chroma.width_bytes :] == 90)
+
+
+@given(width=st.integers(1, 40), height=st.integers(1, 30), is_full_range=st.booleans(), data=st.data())
+def test_a_mask_is_black_to_the_block_and_boxes_are_drawn_on_top(
+    width: int, height: int, is_full_range: bool, data: st.DataObject
+) -> None:
+    detections = data.draw(detections_in(width, height))
+    shape = (height + 1) // 2, (width + 1) // 2
+    blocks = data.draw(st.lists(st.booleans(), min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))
+    mask = np.array(blocks).reshape(shape)
+    surface = grey(width, height, is_full_range)
+    draw(surface, results_of(detections), tiles(), Hidden(CpuArena().plane(mask.astype(np.uint8), "test")))
+    expected = painted(width, height, detections, mask, BLACK_FULL if is_full_range else BLACK_LIMITED)
+    luma, chroma = surface.planes
+    assert np.array_equal(luma.buffer[:, :width], expected.luma)
+    assert np.array_equal(chroma.buffer[:, : chroma.width_bytes].reshape(expected.chroma.shape), expected.chroma)
+    assert np.all(luma.buffer[:, width:] == 90)
+    assert np.all(chroma.buffer[:, chroma.width_bytes :] == 90)
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (5, 4), (10, 10)], ids=str)
+def test_a_mask_for_another_size_is_an_error_and_no_picture(shape: tuple[int, int]) -> None:
+    hidden = Hidden(CpuArena().plane(np.ones(shape, np.uint8), "test"))
+    with pytest.raises(PipelineError, match="mask"):
+        draw(grey(10, 10), results_of([]), tiles(), hidden)
+
+
+def test_a_wide_mask_is_few_rectangles() -> None:
+    mask = np.zeros((540, 960), np.uint8)
+    mask[100:300, 200:900] = 1
+    mask[50:120, :40] = 1
+    hidden = Hidden(CpuArena().plane(mask, "test"))
+    assert len(hidden.rectangles) == 4  # in three bands; both shapes are in the middle one
 
 
 def test_nothing_is_drawn_without_detections() -> None:

@@ -1,4 +1,4 @@
-"""Topics and payloads: fixed words, readable JSON, every bit of a box."""
+"""Topics and events: fixed words, readable JSON, every bit of a box."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zhcedge.core.delivery import Message, OpenEvent
 from zhcedge.core.errors import ConfigError
 from zhcedge.core.events import EndReason, Event, EventSnapshot, EventType
-from zhcedge.core.lifecycle import Phase
 from zhcedge.core.types import FrameInfo
 from zhcedge.publish import payloads
 from zhcedge.publish.topics import Topics, slug
@@ -30,7 +30,7 @@ def encoder() -> payloads.EventEncoder:
 
 
 def test_an_event_message_has_every_field() -> None:
-    message = encoder().encode(Event(EventType.NEW, None, snapshot()))
+    message = encoder().encode(Event(EventType.NEW, None, snapshot()), 1)
     assert (message.topic, message.qos, message.retain) == ("zhcedge/box-7/events", 1, False)
     assert json.loads(message.payload) == {
         "type": "new",
@@ -50,9 +50,13 @@ def test_an_event_message_has_every_field() -> None:
             "end_time": None,
             "current_zones": [],
             "entered_zones": [],
+            "loitering": [],
+            "line_crossings": {},
+            "path": [],
             "stationary": False,
             "has_snapshot": False,
             "has_clip": False,
+            "kind": "object",
         },
         "end_reason": None,
         "outbox_id": "outbox",
@@ -67,15 +71,9 @@ def test_an_event_message_has_every_field() -> None:
 
 def test_an_end_says_why_and_what_was_told_before() -> None:
     event = Event(EventType.END, snapshot(), snapshot(score=0.25), EndReason.SHUTDOWN)
-    payload = json.loads(encoder().encode(event).payload)
+    payload = json.loads(encoder().encode(event, 1).payload)
     assert (payload["type"], payload["end_reason"]) == ("end", "shutdown")
     assert (payload["before"]["score"], payload["after"]["score"]) == (0.5, 0.25)
-
-
-def test_messages_are_numbered_one_by_one() -> None:
-    one = encoder()
-    numbers = [json.loads(one.encode(Event(EventType.NEW, None, snapshot())).payload)["seq"] for _ in range(3)]
-    assert numbers == [1, 2, 3]
 
 
 float32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -83,36 +81,74 @@ float32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 @given(st.tuples(float32, float32, float32, float32), float32)
 def test_any_float32_box_and_score_arrive_bit_for_bit(box: tuple[float, float, float, float], score: float) -> None:
-    after = json.loads(encoder().encode(Event(EventType.NEW, None, snapshot(box, score))).payload)["after"]
+    after = json.loads(encoder().encode(Event(EventType.NEW, None, snapshot(box, score)), 1).payload)["after"]
     assert struct.pack("<5f", *after["box"], after["score"]) == struct.pack("<5f", *box, score)
 
 
 def test_a_number_that_json_has_no_word_for_is_refused() -> None:
     with pytest.raises(ValueError, match="JSON"):
-        encoder().encode(Event(EventType.NEW, None, snapshot(score=float("nan"))))
+        encoder().encode(Event(EventType.NEW, None, snapshot(score=float("nan"))), 1)
 
 
 def test_an_unknown_presentation_time_is_null() -> None:
     unknown = EventSnapshot("a-1", "a", "car", 0.5, 0.5, (0.0, 0.0, 1.0, 1.0), FrameInfo(0, 0, 0, 0), 0)
-    assert json.loads(encoder().encode(Event(EventType.NEW, None, unknown)).payload)["after"]["media_time"] is None
+    assert json.loads(encoder().encode(Event(EventType.NEW, None, unknown), 1).payload)["after"]["media_time"] is None
 
 
-def test_the_state_is_retained_and_names_what_runs() -> None:
-    facts = payloads.DeviceState(Phase.WARMING_UP, "1.2", "cpu", "nano", "cd", "boot", 12.345, ("gate",), ("slow",))
-    message = payloads.state(TOPICS, facts)
-    assert (message.topic, message.qos, message.retain) == ("zhcedge/box-7/state", 1, True)
-    payload = json.loads(message.payload)
-    assert (payload["phase"], payload["uptime_s"], payload["degraded"]) == ("warming-up", 12.3, ["slow"])
+def test_an_event_of_the_past_differs_in_one_word() -> None:
+    message = encoder().encode(Event(EventType.NEW, None, snapshot()), 7)
+    past = payloads.as_historical(message)
+    assert json.loads(past.payload) == {**json.loads(message.payload), "historical": True}
+    assert (past.topic, past.qos, past.retain) == (message.topic, message.qos, message.retain)
 
 
-def test_availability_is_one_retained_word() -> None:
-    message = payloads.available(TOPICS, payloads.OFFLINE)
-    assert (message.topic, message.payload, message.qos, message.retain) == (
-        "zhcedge/box-7/available",
-        b"offline",
-        1,
-        True,
-    )
+def test_what_is_of_the_past_already_or_no_event_stays_as_it_is() -> None:
+    past = payloads.as_historical(encoder().encode(Event(EventType.NEW, None, snapshot()), 7))
+    assert payloads.as_historical(past) is past
+    other = Message(TOPICS.alerts, b'{"text":"a"}')
+    assert payloads.as_historical(other) is other
+
+
+float_s = st.floats(width=32, min_value=0, max_value=1)
+
+
+@given(st.tuples(float32, float32, float32, float32), float_s, st.sampled_from([EventType.NEW, EventType.UPDATE]))
+def test_an_event_that_a_crash_has_interrupted_ends_where_it_was_last_told(
+    box: tuple[float, float, float, float], score: float, kind: EventType
+) -> None:
+    before = None if kind is EventType.NEW else snapshot()
+    event = Event(kind, before, snapshot(box, score))
+    told = encoder().encode(event, 3)
+    left = encoder().open_event_of(told, event)
+    assert left.id == "boot/gate-1"
+    later = payloads.EventEncoder(TOPICS, "next-boot", "outbox", "cd" * 32)
+    end, last = json.loads(later.ends_by_crash(left, 9).payload), json.loads(told.payload)
+    assert end == {
+        **last,
+        "type": "end",
+        "before": last["after"],
+        "after": {**last["after"], "end_time": last["after"]["frame_time"]},
+        "end_reason": "crash",
+        "seq": 9,
+        "historical": True,
+    }
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"\xff", b"[]", b"null", b"{", b"{}", b'{"after":null}', b'{"after":{"id":"a"}}', b'{"after":[]}',
+     b'{"after":{"id":"a","frame_time":1,"end_time":null}}'],
+)  # fmt: skip
+def test_what_is_no_event_of_ours_has_no_end(payload: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        encoder().ends_by_crash(OpenEvent("boot/a", payload), 1)
+
+
+def test_the_next_message_of_an_event_has_the_same_name_for_the_outbox() -> None:
+    one = encoder()
+    first = Event(EventType.NEW, None, snapshot())
+    last = Event(EventType.END, snapshot(), snapshot(), EndReason.LOST)
+    assert one.open_event_of(one.encode(first, 1), first).id == one.open_id_of(last)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("Gate 1", "gate-1"), ("Zufahrt Süd", "zufahrt-sud"), ("a/+/#", "a")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,6 +42,14 @@ def test_records_come_out_as_they_went_in_bit_for_bit(counts: list[int]) -> None
     assert [record.is_end for record in found] == [record.is_end for record in records]
     assert [record.detections.tobytes() for record in found] == [record.detections.tobytes() for record in records]
     assert reader.dropped == 0
+
+
+@given(st.booleans(), st.booleans(), st.booleans())
+def test_what_kind_of_record_it_is_comes_through(is_end: bool, is_still: bool, is_unseen: bool) -> None:
+    _, writer, reader = make_ring()
+    writer.publish(replace(make_record(1), is_end=is_end, is_still=is_still, is_unseen=is_unseen))
+    (found,) = reader.drain()
+    assert (found.is_end, found.is_still, found.is_unseen) == (is_end, is_still, is_unseen)
 
 
 @given(st.lists(st.integers(0, 3 * CAPACITY), min_size=1, max_size=12))

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zhcedge.media.playback import without_credentials
 from zhcedge.media.timeline import MAX_LATE_S, Pacer, Timeline
 
 
@@ -98,16 +97,3 @@ def test_a_short_delay_is_caught_up_and_a_long_one_is_not() -> None:
     clock.now_ns += round((MAX_LATE_S + 9) * 1e9)
     assert pacer.wait_s(1.0) == 0.0
     assert pacer.wait_s(1.2) == pytest.approx(0.2)
-
-
-@pytest.mark.parametrize(
-    ("uri", "shown"),
-    [
-        ("rtsp://user:p@ss:word@host/x@y", "rtsp://host/x@y"),
-        ("rtsp://user:secret@host:554/path", "rtsp://host:554/path"),
-        ("http://host/a@b", "http://host/a@b"),
-        ("videos/a@b.mp4", "videos/a@b.mp4"),
-    ],
-)
-def test_messages_show_addresses_without_credentials(uri: str, shown: str) -> None:
-    assert without_credentials(uri) == shown

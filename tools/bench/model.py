@@ -2,9 +2,9 @@
 """Writes the network that GPU figures are made with, as a model bundle: shaped like YOLOv8m, with random FP16 weights.
 
 Same layers, channels and strides as YOLOv8m (depth 0.67, width 0.75, at most 768 channels): 26 M parameters, about 200
-GFLOP for a picture of 1024x1024. Random weights detect nothing, and then NMS has nothing to do; so a constant is added
-to the class scores, which makes about OBJECTS boxes of every frame, each seen by four anchors. The same bytes for the
-same arguments and numpy. Needs numpy and onnx.
+GFLOP for a picture of 1024x1024; or as YOLOv8n with --scale n, 3 M parameters. Random weights detect nothing, and then
+NMS has nothing to do; so a constant is added to the class scores, which makes about OBJECTS boxes of every frame, each
+seen by four anchors. The same bytes for the same arguments and numpy. Needs numpy and onnx.
 """
 
 from __future__ import annotations
@@ -24,9 +24,13 @@ CLASSES = 80
 OBJECTS = 50
 BINS = 16  # of the distribution over distances, for each side of a box
 STRIDES = (8, 16, 32)
-WIDTHS = (48, 96, 192, 384, 576)
-DEPTHS = (2, 4, 4, 2)
 THRESHOLD = 0.45
+SCALES = {
+    "n": ((16, 32, 64, 128, 256), (1, 2, 2, 1)),
+    "m": ((48, 96, 192, 384, 576), (2, 4, 4, 2)),
+}
+"""Channels of the stem and the four stages, and blocks of each stage."""
+
 _BACKGROUND, _OBJECT = -8.0, 4.0  # logits: 0.0003 and 0.98
 
 
@@ -34,20 +38,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder of the bundle, made if it is missing")
     parser.add_argument("--size", type=int, default=1024, help="side of the input, a multiple of 32")
+    parser.add_argument("--scale", choices=sorted(SCALES), default="m", help="of the architecture (%(default)s)")
+    parser.add_argument("--fp32", action="store_true", help="FP32 weights, for quantisation")
     args = parser.parse_args()
-    write_bundle(args.folder, args.size)
+    write_bundle(args.folder, args.size, args.scale, is_half=not args.fp32)
 
 
-def write_bundle(folder: Path, size_px: int = 1024) -> None:
+def write_bundle(folder: Path, size_px: int = 1024, scale: str = "m", *, is_half: bool = True) -> None:
     """Model, labels, notice and a manifest with a free batch dimension."""
     folder.mkdir(parents=True, exist_ok=True)
-    onnx.save(build(size_px), str(folder / "model.onnx"))
+    onnx.save(build(size_px, scale, is_half=is_half), str(folder / "model.onnx"))
     (folder / "labels.txt").write_text("".join(f"class {number}\n" for number in range(CLASSES)))
     (folder / "NOTICE").write_text("Random weights: made by tools/bench/model.py for benchmarks. Apache-2.0.\n")
     anchors = sum((size_px // stride) ** 2 for stride in STRIDES)
     manifest = {
         "format": 1,
-        "name": f"yolov8m-shaped-{size_px}",
+        "name": f"yolov8{scale}-shaped-{size_px}",
         "model": "model.onnx",
         "labels": "labels.txt",
         "notice": "NOTICE",
@@ -71,37 +77,46 @@ def write_bundle(folder: Path, size_px: int = 1024) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
 
 
-def build(size_px: int) -> onnx.ModelProto:
-    """The graph: images [batch, 3, size, size] float32 -> output0 [batch, 84, anchors] float32, FP16 in between."""
-    net = Network()
-    x = net.node("Cast", ["images"], to=TensorProto.FLOAT16)
-    x = net.conv(x, 3, WIDTHS[0], 3, 2)
+def build(size_px: int, scale: str = "m", *, is_half: bool = True) -> onnx.ModelProto:
+    """The graph: images [batch, 3, size, size] float32 -> output0 [batch, 84, anchors] float32.
+
+    In between everything is FP16 where `is_half`.
+    """
+    widths, depths = SCALES[scale]
+    low, middle, high = widths[2:]
+    net = Network(is_half=is_half)
+    x = net.node("Cast", ["images"], to=TensorProto.FLOAT16) if is_half else "images"
+    x = net.conv(x, 3, widths[0], 3, 2)
     levels = []
-    for number, depth in enumerate(DEPTHS):
-        width = WIDTHS[number + 1]
-        x = net.conv(x, WIDTHS[number], width, 3, 2)
+    for number, depth in enumerate(depths):
+        width = widths[number + 1]
+        x = net.conv(x, widths[number], width, 3, 2)
         x = net.c2f(x, width, width, depth, has_shortcut=True)
         levels.append(x)
     _, p3, p4, p5 = levels
-    p5 = net.sppf(p5, WIDTHS[4])
-    up4 = net.c2f(net.concat([net.upsample(p5), p4]), 960, 384, 2)
-    out3 = net.c2f(net.concat([net.upsample(up4), p3]), 576, 192, 2)
-    out4 = net.c2f(net.concat([net.conv(out3, 192, 192, 3, 2), up4]), 576, 384, 2)
-    out5 = net.c2f(net.concat([net.conv(out4, 384, 384, 3, 2), p5]), 960, 576, 2)
+    p5 = net.sppf(p5, high)
+    blocks = depths[0]
+    up4 = net.c2f(net.concat([net.upsample(p5), p4]), high + middle, middle, blocks)
+    out3 = net.c2f(net.concat([net.upsample(up4), p3]), middle + low, low, blocks)
+    out4 = net.c2f(net.concat([net.conv(out3, low, low, 3, 2), up4]), low + middle, middle, blocks)
+    out5 = net.c2f(net.concat([net.conv(out4, middle, middle, 3, 2), p5]), middle + high, high, blocks)
     boxes, scores = [], []
-    for level, width in ((out3, 192), (out4, 384), (out5, 576)):
-        box = net.conv(net.conv(level, width, 64, 3), 64, 64, 3)
-        boxes.append(net.flat(net.conv(box, 64, 4 * BINS, 1, is_active=False, gain=0.5), 4 * BINS))
-        score = net.conv(net.conv(level, width, 192, 3), 192, 192, 3)
-        scores.append(net.flat(net.conv(score, 192, CLASSES, 1, is_active=False, gain=0.05), CLASSES))
+    box_width, score_width = max(low // 4, 4 * BINS), max(low, CLASSES)
+    for level, width in ((out3, low), (out4, middle), (out5, high)):
+        box = net.conv(net.conv(level, width, box_width, 3), box_width, box_width, 3)
+        boxes.append(net.flat(net.conv(box, box_width, 4 * BINS, 1, is_active=False, gain=0.5), 4 * BINS))
+        score = net.conv(net.conv(level, width, score_width, 3), score_width, score_width, 3)
+        scores.append(net.flat(net.conv(score, score_width, CLASSES, 1, is_active=False, gain=0.05), CLASSES))
     net.detect(net.concat(boxes, 2), net.concat(scores, 2), size_px)
-    return net.model(size_px)
+    return net.model(size_px, f"yolov8{scale}-shaped")
 
 
 class Network:
     """Collects nodes and weights. Convolutions come with their batch normalisation folded in, as exporters do it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_half: bool = True) -> None:
+        self._is_half = is_half
+        self._dtype = np.float16 if is_half else np.float32
         self._random = np.random.default_rng(8)
         self._nodes: list[onnx.NodeProto] = []
         self._weights: list[onnx.TensorProto] = []
@@ -134,7 +149,7 @@ class Network:
         spread = gain / math.sqrt(inputs * kernel * kernel)
         weights = self._random.standard_normal((outputs, inputs, kernel, kernel), np.float32) * spread
         bias = self._random.standard_normal(outputs, np.float32) * 0.1
-        names = [x, self.constant(weights.astype(np.float16)), self.constant(bias.astype(np.float16))]
+        names = [x, self.constant(weights.astype(self._dtype)), self.constant(bias.astype(self._dtype))]
         pad = kernel // 2
         y = self.node("Conv", names, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4)
         return self.node("Mul", [y, self.node("Sigmoid", [y])]) if is_active else y
@@ -178,23 +193,26 @@ class Network:
         anchors = centres.shape[1]
         bins = self.node("Reshape", [boxes, self.constant(np.array([0, 4, BINS, anchors], np.int64))])
         bins = self.node("Softmax", [self.node("Transpose", [bins], perm=[0, 2, 1, 3])], axis=1)
-        mean = self.constant(np.arange(BINS, dtype=np.float16).reshape(1, BINS, 1, 1))
+        mean = self.constant(np.arange(BINS, dtype=self._dtype).reshape(1, BINS, 1, 1))
         sides = self.node("Reshape", [self.node("Conv", [bins, mean]), self.constant(np.array([0, 4, anchors]))])
         near, far = self._slice(sides, 0, 2), self._slice(sides, 2, 4)
-        points = self.constant(centres[None].astype(np.float16))
+        points = self.constant(centres[None].astype(self._dtype))
         low, high = self.node("Sub", [points, near]), self.node("Add", [points, far])
-        centre = self.node("Mul", [self.node("Add", [low, high]), self.constant(np.array(0.5, np.float16))])
+        centre = self.node("Mul", [self.node("Add", [low, high]), self.constant(np.array(0.5, self._dtype))])
         box = self.concat([centre, self.node("Sub", [high, low])])
-        box = self.node("Mul", [box, self.constant(strides[None, None].astype(np.float16))])
-        logits = self.node("Add", [scores, self.constant(_objects(size_px, anchors)[None])])
-        joined = self.concat([box, self.node("Sigmoid", [logits])])
-        self.node("Cast", [joined], output="output0", to=TensorProto.FLOAT)
+        box = self.node("Mul", [box, self.constant(strides[None, None].astype(self._dtype))])
+        logits = self.node("Add", [scores, self.constant(_objects(size_px, anchors)[None].astype(self._dtype))])
+        parts = [box, self.node("Sigmoid", [logits])]
+        if self._is_half:
+            self.node("Cast", [self.concat(parts)], output="output0", to=TensorProto.FLOAT)
+        else:
+            self.node("Concat", parts, output="output0", axis=1)
 
-    def model(self, size_px: int) -> onnx.ModelProto:
+    def model(self, size_px: int, name: str) -> onnx.ModelProto:
         anchors = sum((size_px // stride) ** 2 for stride in STRIDES)
         picture = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, size_px, size_px])
         result = helper.make_tensor_value_info("output0", TensorProto.FLOAT, ["batch", 4 + CLASSES, anchors])
-        graph = helper.make_graph(self._nodes, "yolov8m-shaped", [picture], [result], self._weights)
+        graph = helper.make_graph(self._nodes, name, [picture], [result], self._weights)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 

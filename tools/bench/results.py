@@ -103,12 +103,16 @@ def summarise(raw: dict[str, Any]) -> dict[str, Any]:
     _audit(raw, values)
     _cpu(raw, values)
     paced = {
-        f"batch {batch}, {count} channels": raw["blocks"].get(f"{name}_{count}", [{}])[0]
-        for name, batch in (("paced", raw.get("batch")), ("paced_single", 1))
+        f"{setting}, {count} channels": raw["blocks"].get(f"{name}_{count}", [{}])[0]
+        for name, setting in (
+            ("paced", f"batch {raw.get('batch')}"),
+            ("paced_single", "batch 1"),
+            ("paced_even", "one lane, batch 1"),
+        )
         for count in CHANNELS
     }
     ratios = {count: block["latency_ms"][2] / block["latency_ms"][0] for count, block in paced.items() if block}
-    values["p99_over_p50"] = ratios.get(f"batch {raw.get('batch')}, 1 channels")
+    values["p99_over_p50"] = ratios.get("one lane, batch 1, 1 channels")
     if raw.get("ultralytics"):
         best = max(raw["ultralytics"], key=lambda row: row["fps"])
         values["vs_ultralytics"] = values["pipeline_fps_1"] / best["fps"] if values["pipeline_fps_1"] else None
@@ -128,8 +132,10 @@ def summarise(raw: dict[str, Any]) -> dict[str, Any]:
         "engine_sweep": [{key: row[key] for key in ("batch", "fps")} for row in raw.get("sweep", [])],
         "ultralytics": raw.get("ultralytics"),
         "memory": raw.get("memory"),
+        "kernels": raw.get("kernels"),
         "audit_verdict": raw.get("audit", {}).get("ledger", {}).get("text"),
         "audit_memory": raw.get("audit", {}).get("memory"),
+        **_growth(raw.get("audit", {}).get("memory")),
         "reruns": raw.get("reruns", []),
         "problems": raw["problems"],
         "samples": {
@@ -227,6 +233,10 @@ def as_markdown(values: dict[str, Any]) -> str:
         is_met = value is not None and (value >= target if sign == ">=" else value <= target)
         shown = "not measured: " + values["reasons"][key] if value is None else _number(value)
         lines.append(f"| {key} | {shown} | {sign} {target} | {'yes' if is_met else 'no'} |")
+    lines += [
+        "",
+        "p99_over_p50 is that of the setting for even latency (one lane, batch 1); the table below has others.",
+    ]
     lines += ["", "| frames a second | mean | 95 % interval |", "| --- | --- | --- |"]
     lines += [
         f"| {name} | {_number(mean)} | {_number(low)} to {_number(high)} |"
@@ -249,16 +259,58 @@ def as_markdown(values: dict[str, Any]) -> str:
     lines[-1] += f"process {_number(values['process_cpu_ms_per_frame'])} ms of CPU a frame, "
     lines[-1] += f"canaries {values['canaries_seen']} of {values['canaries_planted']} seen."
     lines += ["", f"The audit's ledger: {values['audit_verdict'] or 'not measured'}."]
+    lines += [
+        "",
+        f"Memory that its 10,000 frames took: {_number(values['rss_growth_mib_per_10k'])} MiB of the process, "
+        f"{_number(values['gpu_growth_mib_per_10k'])} MiB of the GPU.",
+    ]
     if values["paced_latency_ms_p50_p90_p99"]:
         lines += ["", "| evenly spaced at 80 % of full speed | p50 ms | p90 ms | p99 ms | p99 / p50 |"]
         lines += ["| --- | --- | --- | --- | --- |"]
         for name, (p50, p90, p99) in values["paced_latency_ms_p50_p90_p99"].items():
             lines.append(f"| {name} | {_number(p50)} | {_number(p90)} | {_number(p99)} | {_number(p99 / p50)} |")
+    if values["kernels"]:
+        lines += _kernel_table(values["kernels"])
     for rerun in values["reruns"]:
         lines += ["", f"Steps {', '.join(rerun['steps'])} were run again by themselves, commit {rerun['commit']}."]
     if values["problems"]:
         lines += ["", "What went wrong in this run:", *(f"- {problem}" for problem in values["problems"])]
     return "\n".join(lines) + "\n"
+
+
+def _growth(memory: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """How much memory the audit's active frames took: of the process, and on the GPU."""
+    first, last = memory or ({}, {})
+    if not memory:
+        return {"rss_growth_mib_per_10k": None, "gpu_growth_mib_per_10k": None}
+    return {
+        "rss_growth_mib_per_10k": last["rss_mib"] - first["rss_mib"],
+        "gpu_growth_mib_per_10k": (last["gpu_used_bytes"] - first["gpu_used_bytes"]) / 2**20,
+    }
+
+
+def _kernel_table(kernels: dict[str, Any]) -> list[str]:
+    """Every kernel by itself, as tools/bench/kernels.py measured it."""
+    bandwidth = kernels["bandwidth_bytes_per_s"]
+    shown = f"{_number(bandwidth / 1e9)} GB/s" if bandwidth else "unknown"
+    lines = [
+        "",
+        f"Kernels by themselves, a batch at a time; the memory's bandwidth is {shown}:",
+        "",
+        "| kernel | batch | bytes read and written | us | us a frame | us at the bandwidth | ratio "
+        "| within 3x or < 8 us | the same a frame |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in kernels["kernels"]:
+        least, ratio = (_number(row[key]) if row[key] is not None else "-" for key in ("us_at_bandwidth", "ratio"))
+        verdicts = ["yes" if row[key] else "no" for key in ("is_met", "is_met_a_frame")]
+        if row["batch"] == 1:
+            verdicts[1] = "-"
+        times = (_number(row["us"]), _number(row["us_a_frame"]))
+        cells = (row["kernel"], row["batch"], row["bytes"], *times, least, ratio, *verdicts)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    lines += [f"- not measured: {name}" for name in kernels["not_measured"]]
+    return lines
 
 
 def _number(value: float | None) -> str:

@@ -29,7 +29,8 @@ from zhcedge.app.wiring import RunContext, build_plan
 from zhcedge.backends.cuda.cupti.instrument import CuptiInstrument
 from zhcedge.config.schema import Config
 from zhcedge.core.lifecycle import Lifecycle
-from zhcedge.core.ports import EndOfStream, EngineRequest, Idle, Lane, Source
+from zhcedge.core.ports import EndOfStream, Idle, Lane, Source
+from zhcedge.core.requests import EngineRequest
 from zhcedge.core.types import ModelFacts
 from zhcedge.pipeline.plan import Plan
 from zhcedge.pipeline.recorder import Spans
@@ -158,7 +159,7 @@ class Worker:
                 first_s = time.monotonic() + 0.05 + index / rate
                 channel.source = Paced(channel.source, first_s, channels / rate)  # type: ignore[assignment]
         work = plan.make_pass(
-            frame_limit=-(-frames // channels), ring=self._segment.ring, heartbeat=lambda count: None, channels=channels
+            chosen, frame_limit=-(-frames // channels), ring=self._segment.ring, heartbeat=lambda count: None
         )
         since = self._segment.frame_recorder.count
         thread = threading.Thread(target=work.run, name="pass")

@@ -8,6 +8,7 @@ from html import escape
 
 import numpy as np
 
+from zhcedge.app.link import LinkReport
 from zhcedge.core.types import Hop, MemoryDomain, Payload
 from zhcedge.pipeline.plan import RunReport
 from zhcedge.pipeline.recorder import Recorder, Spans
@@ -39,6 +40,7 @@ next. A gap is waiting.</p>
 <h2>Copies of the frame</h2>
 <p>{legend}</p>
 {arrows}
+{link}
 </html>
 """
 
@@ -53,8 +55,12 @@ class _Bar:
     end_ms: float
 
 
-def page(report: RunReport, recorder: Recorder) -> str:
-    """The page for the frame of median latency among those whose stages were timed. No scripts, no other files."""
+def page(report: RunReport, recorder: Recorder, link: LinkReport | None = None) -> str:
+    """The page for the frame of median latency among those whose stages were timed. No scripts, no other files.
+
+    Args:
+        link: what crossed between host and device meanwhile; None leaves the section out.
+    """
     bars = _journey(recorder)
     ledger = report.ledger
     summary = (
@@ -69,7 +75,13 @@ def page(report: RunReport, recorder: Recorder) -> str:
         bars=_draw_bars(bars),
         legend=legend,
         arrows=_draw_arrows(ledger.hops),
+        link=_describe(link),
     )
+
+
+def _describe(link: LinkReport | None) -> str:
+    lines = link.lines() if link is not None else []
+    return "\n".join(["<h2>The link</h2>", *(f"<p>{escape(line.strip())}</p>" for line in lines)]) if lines else ""
 
 
 def _journey(recorder: Recorder) -> list[_Bar]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zhcedge.app.wiring import label_indices, source_path
-from zhcedge.config.load import LoadedConfig, Value, examine, leaves, load
-from zhcedge.config.problems import Place, Problem, as_error, dotted
+from zhcedge.app.preflight import faults
+from zhcedge.config.load import LoadedConfig, Value, examine_parts, leaves, load
+from zhcedge.config.problems import Place, Problem, as_error, dotted, in_order
 from zhcedge.config.tree import parse_value
-from zhcedge.core.errors import ConfigError, ModelError, SourceMissingError, ZhcEdgeError
-from zhcedge.models.bundle import load_bundle
+from zhcedge.core.errors import ConfigError, ZhcEdgeError
+from zhcedge.core.printing import printable
 from zhcedge.profiles import PROFILES
 
 
@@ -50,39 +50,25 @@ def load_configuration(path: Path, overrides: Sequence[str], environ: Mapping[st
     return load(path, overrides, environ, profiles=PROFILES)
 
 
-def _what_is_not_there(loaded: LoadedConfig) -> Iterator[Problem]:
-    config = loaded.config
-
-    def problem(key: str, error: ZhcEdgeError) -> Problem:
-        what = error.what if error.where == key else f"{error.where}: {error.what}"
-        return Problem(Place(loaded.origins[key]), key, what, fix=error.fix)
-
-    try:
-        labels = load_bundle(config.model.bundle).facts.labels
-    except ModelError as error:
-        yield problem("model.bundle", error)
-    else:
-        for key, wanted in (("model.labels", config.model.labels), ("events.labels", config.events.labels)):
-            try:
-                label_indices(wanted or (), labels, key)
-            except ConfigError as error:
-                yield problem(key, error)
-    for name, channel in config.channels.items():
-        try:
-            source_path(channel.source)
-        except SourceMissingError as error:
-            yield problem(dotted(("channels", name, "source", "uri")), error)
+def _problem(place: Place, key: str, error: ZhcEdgeError) -> Problem:
+    what = error.what if error.where in ("", key) else f"{error.where}: {error.what}"
+    return Problem(place, key, printable(what), fix=printable(error.fix))
 
 
 def check(path: Path, overrides: Sequence[str], environ: Mapping[str, str]) -> CheckReport:
     """Examine the configuration in `path` without running it, and whether what it names is there.
 
-    Reads the model bundle; opens no video and no connection.
+    Reads the model bundle and the headers of files; opens no stream, no camera and no connection. What is wrong with
+    one value does not keep the others from being looked at.
     """
-    outcome = examine(path, overrides, environ, profiles=PROFILES)
-    if not isinstance(outcome, LoadedConfig):
-        return CheckReport(path, problems=outcome)
-    if problems := tuple(_what_is_not_there(outcome)):
-        return CheckReport(path, problems=problems)
+    found = examine_parts(path, overrides, environ, profiles=PROFILES)
+    problems = list(found.problems)
+    if found.config is not None:
+        problems += [
+            _problem(found.place_of(key), dotted(key), error) for key, error in faults(found.config, found.has)
+        ]
+    outcome = found.loaded
+    if problems or outcome is None:
+        return CheckReport(path, problems=in_order(problems))
     values = ((dotted(path), value) for path, value in leaves(outcome.config))
     return CheckReport(path, leaves=tuple(Leaf(key, value, outcome.origins[key]) for key, value in values))

@@ -114,11 +114,15 @@ def _daemon_command(settings: DemoSettings, broker: DemoBroker, summary: Path) -
         "output_dir": json.dumps(str(settings.out.resolve())),
         "mqtt.host": HOST,
         "mqtt.port": str(broker.port),
+        "mqtt.protocol": "3.1.1" if broker.name == "amqtt" else "auto",  # it has no other, and is slow to say so
     }
     command = [*command_for("zhcedge"), "run", "-c", str(CONFIG), "--summary", str(summary)]
     for key, value in values.items():
         command += ["--set", f"{key}={value}"]
     return command
+
+
+_TOPICS = ("zhcedge/+/available", "zhcedge/+/state", "zhcedge/+/events")
 
 
 class _Listener:
@@ -134,7 +138,7 @@ class _Listener:
         self._has_ended = False
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=f"viewer-{os.getpid()}")
         self._client.on_message = self._on_message
-        self._client.on_connect = lambda client, *_: client.subscribe("zhcedge/+/#", qos=1)
+        self._client.on_connect = lambda client, *_: client.subscribe([(topic, 1) for topic in _TOPICS])
         self._client.on_subscribe = self._on_subscribe
         try:
             self._client.connect(HOST, broker.port, keepalive=60)

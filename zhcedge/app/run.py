@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from zhcedge.app.control import ControlLoop
-from zhcedge.app.wiring import label_indices
+from zhcedge.app.control_address import open_control_socket
+from zhcedge.app.crash_reports import CrashReports
+from zhcedge.app.last_good import LastGood
+from zhcedge.app.loop_watcher import LoopWatcher
+from zhcedge.app.reload import ConfigSource, Reloader
+from zhcedge.app.service_watcher import ServiceWatcher
+from zhcedge.app.start_config import load_model
+from zhcedge.app.start_delay import StartCount
 from zhcedge.config.schema import Config
+from zhcedge.core.errors import ZhcEdgeError
 from zhcedge.core.events import EventType
 from zhcedge.core.files import check_folder, write_whole
-from zhcedge.models.bundle import load_bundle
 from zhcedge.pipeline.recorder import frame_latencies_ms, percentile, write_trace
 from zhcedge.service.clock import SystemClock
 from zhcedge.service.log import set_up_logging
+from zhcedge.service.notify import Notifier
 
 log = logging.getLogger(__name__)
 
 
-def run(config: Config, *, summary: Path | None = None, trace: Path | None = None, log_level: str = "INFO") -> None:
+def run(
+    config: Config,
+    *,
+    source: ConfigSource | None = None,
+    summary: Path | None = None,
+    trace: Path | None = None,
+    log_level: str = "INFO",
+    config_fault: str = "",
+) -> None:
     """Run the daemon until its sources have ended or a signal stops it.
 
     Args:
+        source: where `config` comes from, for loading it again; None where that makes no sense.
         summary: file for the summary as JSON, see README.
         trace: file for a Chrome trace of the last 65536 spans of each process.
+        config_fault: why `config` is not what is written; for the device's state.
 
     Raises what ended the run. Summary and trace are written also then, as far as there is something to write.
     """
@@ -32,9 +53,43 @@ def run(config: Config, *, summary: Path | None = None, trace: Path | None = Non
     for path in (summary, trace):
         if path is not None:
             check_folder(path, "the output")
-    bundle = load_bundle(config.model.bundle)
-    label_indices(config.events.labels or (), bundle.facts.labels, "events.labels")
-    with ControlLoop(config, bundle, SystemClock(), log_level) as loop:
+    notifier, starts = Notifier.from_environment(os.environ, os.getpid()), StartCount.from_environment(os.environ)
+    starts.wait(notifier)
+    reloader = Reloader(source, config, LastGood.from_environment(os.environ), config_fault)
+    watchers: list[LoopWatcher] = [
+        ServiceWatcher(notifier),
+        starts,
+        CrashReports.from_environment(os.environ, SystemClock()),
+    ]
+    with contextlib.ExitStack() as opened:
+        opened.callback(notifier.close)
+        while True:
+            try:
+                if _run_loop(reloader, log_level, watchers, summary, trace):
+                    return
+            except ZhcEdgeError as error:  # of a loop that could not be made
+                if not reloader.revert(str(error)):
+                    raise
+                log.error("%s", error)
+
+
+def _run_loop(
+    reloader: Reloader,
+    log_level: str,
+    watchers: Sequence[LoopWatcher],
+    summary: Path | None,
+    trace: Path | None,
+) -> bool:
+    """One control loop; False when another one is to follow, with another configuration. Raises what ended it."""
+    config = reloader.config
+    bundle = load_model(config)
+    with contextlib.ExitStack() as opened:
+        socket = open_control_socket(config)
+        if socket is not None:
+            opened.callback(socket.close)
+        loop = opened.enter_context(
+            ControlLoop(config, bundle, SystemClock(), log_level, None, socket, watchers, reloader)
+        )
         try:
             loop.run()
         finally:
@@ -47,10 +102,11 @@ def run(config: Config, *, summary: Path | None = None, trace: Path | None = Non
                 write_trace(trace, [("frame", segment.frame_recorder), ("control", segment.control_recorder)])
             if summary is not None and loop.report:
                 write_whole(summary, json.dumps(result, indent=2).encode() + b"\n", "the summary")
+    return not loop.is_rebuilding
 
 
 def _summary(loop: ControlLoop) -> dict[str, object]:
-    report, segment, counts = loop.report, loop.segment, loop.events.counts
+    report, segment, counts = loop.report, loop.segment, loop.device.events.counts
     latencies = frame_latencies_ms(segment.frame_recorder, segment.control_recorder, end="events")
     return {
         "frames": report["frames"],
@@ -62,7 +118,8 @@ def _summary(loop: ControlLoop) -> dict[str, object]:
             "frames": report["dropped"],
             "sink_frames": report["sink_dropped"],
             "detections": segment.ring.dropped,
-            "messages": loop.messages_dropped,
+            "messages": loop.device.messages_dropped,
+            "by_channel": report["dropped_by_channel"],
         },
         "pools": report["pools"],
         "warnings": report["warnings"],

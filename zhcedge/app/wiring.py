@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
+from typing import Literal
 
-from zhcedge.backends.registry import DEVICES, ENGINES, SINKS, SOURCES
-from zhcedge.config.schema import ChannelConfig, Config, SourceConfig
-from zhcedge.core.errors import BackendUnavailableError, ConfigError, PhaseError, SourceMissingError
+from zhcedge.app.channels import ChannelFactory, keep_no_packets
+from zhcedge.app.plan_start import EngineStart, open_started, start_engine
+from zhcedge.backends.registry import DEVICES, JPEG_ENCODERS, RANGES
+from zhcedge.config.channel import ChannelConfig
+from zhcedge.config.schema import Config
+from zhcedge.core.errors import BackendUnavailableError, ConfigError, PhaseError
 from zhcedge.core.lifecycle import Lifecycle
-from zhcedge.core.ports import (
-    Clock,
-    Device,
-    DeviceSettings,
-    EngineFactory,
-    EngineRequest,
-    Instrument,
-    SinkRequest,
-    SourceRequest,
-)
+from zhcedge.core.packets import PacketKeeper
+from zhcedge.core.ports import NO_RANGES, Clock, Device, Instrument
+from zhcedge.core.requests import DeviceSettings, EngineFactory, EngineRequest
 from zhcedge.core.types import B, DetectorSettings, ModelFacts, ViolationKind
 from zhcedge.models.bundle import Bundle, load_bundle
+from zhcedge.pipeline.channel import ChannelListener, nobody_listens
 from zhcedge.pipeline.guard import Guard, GuardPolicy
 from zhcedge.pipeline.host_memory import ArenaGrowth, HostArrays, HostObjects
-from zhcedge.pipeline.plan import ChannelParts, Plan, PlanSettings
+from zhcedge.pipeline.plan import Plan, PlanSettings
 from zhcedge.pipeline.segment import Segment
 from zhcedge.profiles import Profile, profile
 
 _LIVE_CLAIMS = frozenset({ViolationKind.HOST_ARRAY, ViolationKind.ARENA_GROWTH})
 _LIVE_CHECK_INTERVAL = 32
+_SNAPSHOT_QUALITY = 80  # of JPEG: 4K stays below what a snapshot may have
 _AUDIT_CLAIMS = _LIVE_CLAIMS | {ViolationKind.HOST_OBJECT}
 
 
@@ -45,6 +44,15 @@ class RunContext:
         is_audit: watch with every instrument, also those too slow for the field.
         publishes: False keeps results out of the ring (a benchmark without a control process).
         engine: instead of the profile's, for a benchmark of all the rest.
+        on_device: called with the device once it is open.
+        on_channels: called with what makes channels, for those that come later.
+        on_engine: told which engine runs, and why it is not the wanted one.
+        listener: told how channels are doing; any thread.
+        stop: set when the run is to end, while it is being built already.
+        images: what the channels' source reads, in order, instead of the images that its path names.
+        picture_name: file name of the picture with a sequence number, in folders of pictures; None numbers them on.
+        is_patient: wait for a stream that is not there at the start, instead of giving it up.
+        keep_packets: gives what keeps the compressed packets of a channel, by name; None keeps none.
     """
 
     segment: Segment
@@ -53,6 +61,15 @@ class RunContext:
     is_audit: bool = False
     publishes: bool = True
     engine: EngineFactory | None = None
+    on_device: Callable[[Device[object]], None] = lambda device: None
+    on_channels: Callable[[ChannelFactory], None] = lambda channels: None
+    on_engine: Callable[[EngineStart], None] = lambda start: None
+    listener: ChannelListener = nobody_listens
+    stop: threading.Event | None = None
+    images: tuple[Path, ...] = ()
+    picture_name: Callable[[int], str] | None = None
+    is_patient: bool = True
+    keep_packets: Callable[[str, ChannelConfig], PacketKeeper | None] = keep_no_packets
 
 
 def build_plan(config: Config, context: RunContext, bundle: Bundle | None = None) -> Plan[object]:
@@ -64,19 +81,37 @@ def build_plan(config: Config, context: RunContext, bundle: Bundle | None = None
     chosen = profile(config.profile)
     bundle = bundle or load_bundle(config.model.bundle)
     settings = _plan_settings(config, chosen, bundle)
-    facts = _batched(bundle.facts, config.pipeline.batch)
+    facts = batched(bundle.facts, config.pipeline.batch, chosen)
+    ranges = context.segment.frame_recorder.ranges = RANGES.get("nvtx")() if config.pipeline.nvtx else NO_RANGES
     with contextlib.ExitStack() as undo:
-        device = DEVICES.get(chosen.device)(DeviceSettings(threads=config.engine.threads, is_audit=context.is_audit))
+        device = DEVICES.get(chosen.device)(
+            DeviceSettings(threads=config.engine.threads, is_audit=context.is_audit, ranges=ranges)
+        )
         undo.callback(device.close)
-        open_engine = context.engine or ENGINES.get(chosen.engine)
-        engine = open_engine(EngineRequest(bundle.model_path, facts, config.engine.threads), device)
+        context.on_device(device)
+        if context.engine is not None:
+            engine = context.engine(EngineRequest(bundle.model_path, facts, config.engine.threads), device)
+        else:
+            engine, start = open_started(start_engine(config, chosen, bundle, facts), chosen, device)
+            context.on_engine(start)
         undo.callback(engine.close)
         guard = make_guard(device, GuardPolicy(config.pipeline.guard), context.is_audit)
         undo.callback(guard.stop)
-        parts = [
-            _channel_parts(index, name, channel, config, chosen, device, context.clock)
-            for index, (name, channel) in enumerate(config.channels.items())
-        ]
+        channels = ChannelFactory(
+            chosen,
+            device,
+            facts.labels,
+            config.output_dir,
+            context.clock,
+            guard.rewarm,
+            ranges,
+            context.images,
+            context.picture_name,
+            context.is_patient,
+            context.keep_packets,
+        )
+        parts = [channels.parts(index, name, channel) for index, (name, channel) in enumerate(config.channels.items())]
+        context.on_channels(channels)
         undo.pop_all()  # from here on the plan closes what it was given, also when it fails
         segment = context.segment
         return Plan(
@@ -90,12 +125,10 @@ def build_plan(config: Config, context: RunContext, bundle: Bundle | None = None
             context.clock,
             ring=segment.ring if context.publishes else None,
             heartbeat=_counting(segment),
+            listener=context.listener,
+            stop=context.stop,
+            make_jpeg=lambda: JPEG_ENCODERS.get(chosen.jpeg)(device, _SNAPSHOT_QUALITY),
         )
-
-
-def output_paths(config: Config) -> list[Path]:
-    """Every file that the configured sinks write."""
-    return [config.output_dir / sink.path for channel in config.channels.values() for sink in channel.sinks]
 
 
 def make_guard(device: Device[B], policy: GuardPolicy, is_audit: bool) -> Guard:
@@ -136,11 +169,15 @@ def _plan_settings(config: Config, chosen: Profile, bundle: Bundle) -> PlanSetti
         slots=config.pipeline.slots,
         warmup_frames=config.pipeline.warmup_frames,
         detector=detector,
+        max_wait_ms=config.pipeline.max_wait_ms,
+        max_latency_ms=config.pipeline.max_latency_ms if config.pipeline.batch == "auto" else None,
     )
 
 
-def _batched(facts: ModelFacts, batch: int) -> ModelFacts:
+def batched(facts: ModelFacts, batch: int | Literal["auto"], chosen: Profile) -> ModelFacts:
     """The model with the configured batch, 0 for its own. Raises ConfigError for one that it does not take."""
+    if batch == "auto":
+        return facts.with_batch(chosen.most_batch) if facts.has_free_batch else facts
     if batch in (0, facts.input_shape[0]):
         return facts
     if not facts.has_free_batch:
@@ -163,43 +200,3 @@ def label_indices(wanted: tuple[str, ...], labels: tuple[str, ...], key: str = "
             fix=f"did you mean {', '.join(map(repr, close))}?" if close else "see the bundle's labels.txt",
         )
     return tuple(sorted({labels.index(label) for label in wanted}))
-
-
-def _channel_parts(
-    index: int,
-    name: str,
-    channel: ChannelConfig,
-    config: Config,
-    chosen: Profile,
-    device: Device[object],
-    clock: Clock,
-) -> ChannelParts[object]:
-    source = channel.source
-    uri = str(source_path(source))
-    request = SourceRequest(index, name, uri, source.realtime, source.loop, clock)
-    sinks = [
-        (sink.kind, SINKS.get(chosen.sinks[sink.kind])(SinkRequest(name, config.output_dir / sink.path), device))
-        for sink in channel.sinks
-    ]
-    return ChannelParts(name, SOURCES.get(chosen.source)(request, device), sinks)
-
-
-def source_path(source: SourceConfig) -> Path:
-    """The file that a source reads. Raises SourceMissingError when there is none."""
-    if source.clip is not None:
-        return clip_path(source.clip)
-    path = Path(source.uri)
-    try:
-        path.stat()
-    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
-        raise SourceMissingError("there is no such file", where=str(path), fix="check the path") from error
-    return path
-
-
-def clip_path(name: str) -> Path:
-    """A clip that comes with the package. Raises SourceMissingError."""
-    path = Path(str(resources.files("zhcedge") / "data" / f"{name}.mp4"))
-    if not path.is_file():
-        clips = sorted(entry.stem for entry in path.parent.glob("*.mp4"))
-        raise SourceMissingError("no such bundled clip", where=f"clip:{name}", fix=f"bundled: {', '.join(clips)}")
-    return path

@@ -36,5 +36,5 @@ def run(args: argparse.Namespace) -> int:
     overrides = [*args.overrides, *([f"profile={args.profile}"] if args.profile else [])]
     config = load_configuration(args.config, overrides, os.environ).config
     report = audit(config, frames=args.frames, html=args.html)
-    print(json.dumps(report.ledger.as_dict(), indent=2) if args.json else as_text(report))
-    return _EXIT[report.ledger.verdict.value]
+    print(json.dumps(report.as_dict(), indent=2) if args.json else as_text(report))
+    return _EXIT[report.run.ledger.verdict.value]

@@ -22,7 +22,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "check",
         help="check a configuration and show where each value comes from",
         description="Lists every problem of a configuration, or its values with the place that each comes from. Looks "
-        "whether the model bundle and the videos are there; runs nothing.",
+        "whether what it names is there: model and labels, headers of videos and pictures, cameras, password files, "
+        "folders of sinks, packages of the profile. Opens no stream and runs nothing.",
     )
     add_config_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -67,5 +68,5 @@ def _as_table(report: CheckReport) -> str:
     rows = [(leaf.key, leaf.text, leaf.origin) for leaf in report.leaves]
     key_width = max(len(key) for key, _, _ in rows)
     # One long path must not push every origin off the screen.
-    value_width = min(max(len(value) for _, value, _ in rows), 48)
+    value_width = min(max(len(value) for _, value, _ in rows), 56)
     return "\n".join(f"{key:<{key_width}}  {value:<{value_width}}  {origin}" for key, value, origin in rows)

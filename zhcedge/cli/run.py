@@ -22,14 +22,23 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="default: INFO"
     )
+    parser.add_argument(
+        "--fall-back",
+        action="store_true",
+        help="when the configuration has errors, run the last one that was good (kept in $STATE_DIRECTORY) and say so",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """0 at the regular end; raises what ended the run otherwise."""
     from zhcedge.app import run as daemon
-    from zhcedge.app.check import load_configuration
+    from zhcedge.app.reload import ConfigSource
+    from zhcedge.app.start_config import find_configuration
 
-    config = load_configuration(args.config, args.overrides, os.environ).config
-    daemon.run(config, summary=args.summary, trace=args.trace, log_level=args.log_level)
+    source = ConfigSource(args.config, args.overrides, os.environ)
+    config, fault = find_configuration(source, may_fall_back=args.fall_back)
+    daemon.run(
+        config, source=source, summary=args.summary, trace=args.trace, log_level=args.log_level, config_fault=fault
+    )
     return 0

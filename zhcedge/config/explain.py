@@ -6,6 +6,7 @@ The words for what is allowed come from the JSON schema of the models, so they f
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -14,8 +15,9 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import ErrorDetails
 
 from zhcedge.config.problems import KeyPath, Problem, dotted, found
-from zhcedge.config.schema import PROBLEM_TYPE, SLUG_WORDS, Config
+from zhcedge.config.schema import Config
 from zhcedge.config.tree import Tree
+from zhcedge.config.values import PROBLEM_TYPE, SLUG_WORDS
 
 _MAX_EXPLAINED = 200
 _KEY_MARKER = "[key]"  # pydantic puts it behind the key of a mapping when the key itself is wrong
@@ -26,7 +28,9 @@ def explain(error: ValidationError, tree: Tree) -> list[Problem]:
     problems: dict[KeyPath, Problem] = {}
     for detail in error.errors(include_url=False)[:_MAX_EXPLAINED]:
         path: KeyPath = detail["loc"]
-        if detail["type"] == "too_short" and detail["input"]:
+        if detail["type"] != "extra_forbidden":
+            path = without_branches(path)
+        if detail["type"] == "too_short" and len(detail["input"]) >= detail["ctx"]["min_length"]:
             continue  # pydantic counts good items only; the bad ones have problems of their own
         is_key = path[-1:] == (_KEY_MARKER,) and detail["type"].startswith("string_")
         path = path[:-1] if is_key else path
@@ -37,6 +41,8 @@ def explain(error: ValidationError, tree: Tree) -> list[Problem]:
             problems[path] = Problem(tree.place_of_key(path), dotted(path), what, SLUG_WORDS)
         elif detail["type"] == "extra_forbidden":
             problems[path] = _unknown_key(path, tree)
+        elif detail["type"] == "missing" and isinstance(path[-1], int):
+            problems.setdefault(path[:-1], _short_list(path[:-1], tree, detail))
         elif detail["type"] == "missing":
             place = tree.place_of_key(path[:-1])
             problems[path] = Problem(place, dotted(path), "this key is missing", allowed_words(_schema_at(path)))
@@ -56,11 +62,38 @@ def allowed_words(schema: JsonSchemaValue) -> str:
         return " or ".join(str(value) for value in schema.get("enum", [schema.get("const")]))
     kind = schema.get("type")
     if kind in ("integer", "number"):
-        words = "a whole number" if kind == "integer" else "a number"
-        return f"{words} from {schema['minimum']} to {schema['maximum']}"
+        return _number_words(schema)
+    if "prefixItems" in schema:
+        return f"a list of {len(schema['prefixItems'])} values, each {allowed_words(schema['prefixItems'][0])}"
+    if kind == "array":
+        return f"a list of {schema.get('minItems', 0)} to {schema.get('maxItems', 'any number of')} values"
     if kind == "object" and "properties" in schema:
         return f"a section with keys such as {', '.join(list(schema['properties'])[:4])}"
     return {"boolean": "true or false", "string": "text", "null": "null"}.get(str(kind), str(kind))
+
+
+def _number_words(schema: JsonSchemaValue) -> str:
+    words = "a whole number" if schema["type"] == "integer" else "a number"
+    if "exclusiveMinimum" in schema:
+        return f"{words} above {schema['exclusiveMinimum']}, up to {schema['maximum']}"
+    return f"{words} from {schema['minimum']} to {schema['maximum']}"
+
+
+def without_branches(path: KeyPath) -> KeyPath:
+    """A key path without what pydantic adds to it for each branch of a union: "int", "literal['auto']"."""
+    schema, kept = _root(), list[str | int]()
+    for segment in path:
+        child = next((child for key, child in _children(schema) if key in (segment, None)), None)
+        if child is None and isinstance(segment, str) and "anyOf" in _resolved(schema):
+            continue
+        kept.append(segment)
+        schema = {} if child is None else child
+    return tuple(kept)
+
+
+def _short_list(path: KeyPath, tree: Tree, detail: ErrorDetails) -> Problem:
+    value = detail["input"]
+    return Problem(tree.place_of(path), dotted(path), found(value), allowed_words(_schema_at(path)))
 
 
 def _wrong_value(path: KeyPath, tree: Tree, detail: ErrorDetails) -> Problem:
@@ -84,14 +117,21 @@ def _value_fix(value: object, schema: JsonSchemaValue) -> str:
         is_number = value.removeprefix("-").replace(".", "", 1).isdigit()
         if is_number and any(option.get("type") in ("integer", "number") for option in options):
             return "remove the quotes or the leading zeros"
-    elif isinstance(value, (bool, int, float)) and any(option.get("type") == "string" for option in options):
+    elif isinstance(value, (bool, int, float)) and any(_takes_text(option, str(value).lower()) for option in options):
         return "put it in quotes"
     return ""
 
 
+def _takes_text(option: JsonSchemaValue, text: str) -> bool:
+    """Whether an option takes `text`, as far as its schema says."""
+    if "enum" in option or "const" in option:
+        return text in option.get("enum", [option.get("const")])
+    return option.get("type") == "string" and re.search(option.get("pattern", ""), text) is not None
+
+
 def _unknown_key(path: KeyPath, tree: Tree) -> Problem:
     *parents, key = path
-    siblings = list(_resolved(_schema_at(tuple(parents))).get("properties", {}))
+    siblings = [name for name, _ in _children(_schema_at(tuple(parents))) if isinstance(name, str)]
     fix = _near(str(key), siblings)
     if not fix:
         homes = [dotted(home) for home in _key_paths(_root(), ()) if home[-1] == key]
@@ -125,8 +165,8 @@ def _schema_at(path: KeyPath) -> JsonSchemaValue:
     return schema
 
 
-def _children(schema: JsonSchemaValue) -> Iterator[tuple[str | None, JsonSchemaValue]]:
-    """Sub-schemas by key; the key None stands for any name or position."""
+def _children(schema: JsonSchemaValue) -> Iterator[tuple[str | int | None, JsonSchemaValue]]:
+    """Sub-schemas by key or position; the key None stands for any name or position."""
     schema = _resolved(schema)
     for option in schema.get("anyOf", ()):
         yield from _children(option)
@@ -134,6 +174,7 @@ def _children(schema: JsonSchemaValue) -> Iterator[tuple[str | None, JsonSchemaV
     for any_key in (*schema.get("patternProperties", {}).values(), schema.get("additionalProperties")):
         if isinstance(any_key, dict):
             yield None, any_key
+    yield from enumerate(schema.get("prefixItems", ()))
     if "items" in schema:
         yield None, schema["items"]
 

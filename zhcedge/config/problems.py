@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from zhcedge.core.addresses import without_password
 from zhcedge.core.errors import ConfigError
+from zhcedge.core.printing import printable
 
 KeyPath = tuple[str | int, ...]
 """Keys and list positions from the top of the configuration, e.g. ("channels", "walkers", "sinks", 0)."""
@@ -16,7 +19,6 @@ MAX_PROBLEMS = 50
 """Problems that one message lists; the rest are counted."""
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-_USER_INFO = re.compile(r"//[^/@]*@")
 
 
 @dataclass(frozen=True)
@@ -72,16 +74,11 @@ def dotted(path: KeyPath) -> str:
     )
 
 
-def printable(text: str) -> str:
-    """`text` with everything a terminal or a log could choke on escaped."""
-    return text if text.isprintable() else repr(text)[1:-1]
-
-
 def shortened(value: str | int | float) -> str:
-    """A value quoted for a message: one line, at most some 60 characters, and without a URL's user and password."""
+    """A value quoted for a message: one line, at most some 60 characters, and without a URL's password."""
     if not isinstance(value, str):
         return str(value)
-    text = repr(_USER_INFO.sub("//***@", value))
+    text = repr(without_password(value))
     return text if len(text) <= 60 else f"{text[:50]}...{text[0]}"
 
 
@@ -97,8 +94,22 @@ def found(value: object) -> str:
         return f"found {value} (a whole number)"
     if isinstance(value, float):
         return f"found {value} (a number)"
-    is_empty = "an empty" if value in ([], {}) else "a"
-    return f"found {is_empty} list" if isinstance(value, list) else f"found {is_empty} mapping of keys"
+    if value in ([], {}, ()):
+        return "found an empty list" if isinstance(value, (list, tuple)) else "found an empty mapping of keys"
+    text = printable(_compact(value))
+    text = text if len(text) <= 60 else f"{text[:55]}...{text[-1]}"
+    return f"found {text} (a list of {len(value)})" if isinstance(value, (list, tuple)) else f"found {text} (keys)"
+
+
+def _compact(value: object) -> str:
+    """A value on one line, as YAML would take it; of mappings the keys only, because one may be a password's."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: ..." for key in itertools.islice(value, 8)) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_compact, value[:16])) + "]"
+    if isinstance(value, str):
+        return shortened(value)
+    return "null" if value is None else str(value).lower()
 
 
 def in_order(problems: Sequence[Problem]) -> tuple[Problem, ...]:

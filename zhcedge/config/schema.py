@@ -1,4 +1,7 @@
-"""The configuration as frozen pydantic models: the one place that says which keys exist and what they may hold.
+"""The configuration as frozen pydantic models: which keys exist and what they may hold.
+
+The sections of a channel, of analytics, of delivery, of storage and of control have modules of their own (channel.py,
+analytics.py, delivery.py, storage.py, control.py), and so has what values are (values.py).
 
 Numbers carry their bounds and fields their descriptions here, and messages are written from them
 (config/explain.py), so a message can't disagree with the check. Where bounds don't say it, a field's `allowed`
@@ -13,70 +16,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-PROBLEM_TYPE = "zhcedge"
-"""Type of the validation errors that this module raises itself; their text tells the user what to do."""
-
-SLUG_WORDS = "1 to 63 lower-case letters, digits and hyphens"
-_SLUG_PATTERN = r"^[a-z0-9-]{1,63}$"
-_CLIP_PATTERN = re.compile(r"clip:[a-z0-9-]{1,63}\Z")
-_SCHEME_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_NOT_IN_PATHS = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and halves of a UTF-16 pair
-
-Whole = Annotated[int, Field(strict=True)]
-Fraction = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
-Flag = Annotated[bool, Field(strict=True)]
-Slug = Annotated[str, Field(pattern=_SLUG_PATTERN, json_schema_extra={"allowed": SLUG_WORDS})]
-Line = Annotated[
-    str,
-    Field(
-        pattern=r"^[^\x00-\x1f\x7f]+$",
-        max_length=4096,
-        json_schema_extra={"allowed": "one line of text, not empty"},
-    ),
-]
+from zhcedge.config.analytics import EventsConfig, TrackerConfig
+from zhcedge.config.channel import ChannelConfig
+from zhcedge.config.control import ControlConfig
+from zhcedge.config.delivery import MqttConfig, OutboxConfig
+from zhcedge.config.storage import StorageConfig
+from zhcedge.config.values import PROBLEM_TYPE, SLUG_WORDS, Flag, Fraction, Labels, Line, PathText, Section, Slug, Whole
 
 
-def _path_text(value: object) -> object:
-    # pathlib would take "" for the current folder, and a NUL only fails much later, when the file is opened.
-    # The folder of the configuration file, which comes in front later, may have a name that is no text at all.
-    if isinstance(value, (str, Path)) and 0 < len(str(value)) <= 4096 and not _NOT_IN_PATHS.search(str(value)):
-        return value
-    raise PydanticCustomError(PROBLEM_TYPE, "")
-
-
-PathText = Annotated[
-    Path, BeforeValidator(_path_text), Field(json_schema_extra={"allowed": "the path of a file or folder"})
-]
-Labels = Annotated[
-    tuple[Line, ...], Field(min_length=1, max_length=1000, json_schema_extra={"allowed": "a list of 1 to 1000 labels"})
-]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_empty_section(cls, value: object) -> object:
-        # YAML reads a section whose keys are all commented out as null; its author means the defaults.
-        return {} if value is None else value
-
-
-class ModelConfig(_Section):
+class ModelConfig(Section):
     bundle: Line = Field(
         default="nanodet-g-416",
-        description="name of an embedded model bundle, or the path of a bundle's folder (with a slash in it)",
+        description="name of a model bundle (zhc-edge model ls lists them), or a bundle's folder, with a slash in it",
     )
     score_threshold: Fraction | None = Field(
         default=None, description="lowest score of a detection; null takes the bundle's value"
@@ -92,106 +46,48 @@ class ModelConfig(_Section):
         return Path(self.bundle) if "/" in self.bundle or self.bundle.startswith("~") else None
 
 
-class EngineConfig(_Section):
+class EngineConfig(Section):
     threads: Whole = Field(default=0, ge=0, le=256, description="host threads for inference; 0 is one per core")
+    library: Literal["profile", "tensorrt", "tensorrt_rtx"] = Field(
+        default="profile",
+        description="what runs the model; profile is ONNX Runtime, the others run a plan that is built at the first "
+        "start",
+    )
+    precision: Literal["auto", "int8", "fp16", "fp32"] = Field(
+        default="auto", description="of a TensorRT plan; auto is int8 for a quantised bundle, else fp16"
+    )
+    workspace_mib: Whole = Field(
+        default=512, ge=16, le=65_536, description="scratch memory that a kernel of a TensorRT plan may use, in MiB"
+    )
 
 
-class PipelineConfig(_Section):
+class PipelineConfig(Section):
     lanes: Whole = Field(default=0, ge=0, le=8, description="batches in flight; 0 leaves the choice to the profile")
     slots: Whole = Field(
         default=0, ge=0, le=64, description="frames in flight per channel; 0 sizes it from lanes and sinks"
     )
-    batch: Whole = Field(
-        default=0, ge=0, le=64, description="most frames in one batch; 0 takes one, or what the model is made for"
+    batch: Annotated[int, Field(strict=True, ge=0, le=64)] | Literal["auto"] = Field(
+        default=0,
+        description="most frames in one batch; 0 takes one, or what the model is made for; auto measures in warm-up",
+        json_schema_extra={"allowed": "a whole number from 0 to 64, or auto"},
+    )
+    max_wait_ms: Whole = Field(
+        default=0, ge=0, le=10_000, description="longest time that a frame waits for its batch to fill"
+    )
+    max_latency_ms: Whole = Field(
+        default=100, ge=1, le=60_000, description="what batch auto keeps a frame's time in the detector below"
     )
     guard: Literal["count", "fail", "abort"] = Field(
         default="count",
         description="what an allocation in the active phase does: count it, end the run, or abort the process",
     )
+    nvtx: Flag = Field(
+        default=False,
+        description="whether to name the frame path's work for NVIDIA's profilers; needs the nvtx package",
+    )
     warmup_frames: Whole = Field(
         default=12, ge=1, le=1000, description="frames that pass through everything before the seal"
     )
-
-
-class SourceConfig(_Section):
-    uri: Line = Field(
-        description="clip:NAME for a bundled clip, else the path of a video file",
-        json_schema_extra={"allowed": "clip:NAME or the path of a video file"},
-    )
-    realtime: Flag = Field(default=False, description="play a file at its own pace, as a camera would")
-    loop: Flag = Field(default=False, description="start a file again at its end")
-
-    @field_validator("uri")
-    @classmethod
-    def _check_uri(cls, uri: str) -> str:
-        if _SCHEME_PATTERN.match(uri):
-            raise PydanticCustomError(PROBLEM_TYPE, "this version reads files only, so record the stream to a file")
-        if uri.startswith("clip:") and not _CLIP_PATTERN.match(uri):
-            raise PydanticCustomError(PROBLEM_TYPE, "write ./ in front if a file is really called that")
-        return uri
-
-    @property
-    def clip(self) -> str | None:
-        """Name of the bundled clip, or None when `uri` is a path."""
-        return self.uri.removeprefix("clip:") if self.uri.startswith("clip:") else None
-
-
-class SinkConfig(_Section):
-    kind: Literal["mp4"] = Field(description="what to write: mp4 is an annotated H.264 video file")
-    path: PathText = Field(description="file to write, relative to output_dir")
-
-
-class ChannelConfig(_Section):
-    source: SourceConfig = Field(description="where the channel's frames come from")
-    sinks: tuple[SinkConfig, ...] = Field(
-        default=(), max_length=8, description="what is written", json_schema_extra={"allowed": "a list of sinks"}
-    )
-
-
-class TrackerConfig(_Section):
-    min_iou: Annotated[Fraction, Field(gt=0)] = Field(
-        default=0.25, description="overlap from which a box continues a track"
-    )
-    confirm_frames: Whole = Field(default=3, ge=1, le=100, description="frames in a row before a track is believed")
-    max_lost_ms: Whole = Field(default=2000, ge=0, le=60_000, description="time unseen after which a track ends")
-    max_lost_frames: Whole = Field(default=45, ge=0, le=10_000, description="frames unseen after which a track ends")
-
-
-class EventsConfig(_Section):
-    labels: Labels | None = Field(default=None, description="labels that make events; null is all of them")
-    update_interval_ms: Whole = Field(
-        default=1000, ge=100, le=3_600_000, description="least time between two updates of one event"
-    )
-
-
-class MqttConfig(_Section):
-    enabled: Flag = Field(default=True, description="whether to publish at all")
-    host: str = Field(
-        default="127.0.0.1",
-        pattern=r"^[A-Za-z0-9._:%-]{1,253}$",
-        description="the broker's host name or address",
-        json_schema_extra={"allowed": "a host name or an IP address"},
-    )
-    port: Whole = Field(default=1883, ge=1, le=65_535, description="the broker's TCP port")
-    username: Line | None = Field(default=None, description="user name at the broker; null connects without one")
-    password_file: PathText | None = Field(default=None, description="file whose first line is the password")
-    topic_prefix: str = Field(
-        default="zhcedge",
-        max_length=128,
-        pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$",
-        description="first levels of every topic",
-        json_schema_extra={"allowed": "topic levels of letters, digits and . _ -, with / between them"},
-    )
-    keepalive_s: Whole = Field(default=30, ge=5, le=3600, description="longest silence towards the broker")
-    connect_timeout_s: Whole = Field(default=10, ge=1, le=300, description="longest wait for the broker's answer")
-    outbox_limit: Whole = Field(default=10_000, ge=1, le=1_000_000, description="events kept while offline")
-
-    @model_validator(mode="after")
-    def _check_credentials(self) -> MqttConfig:
-        # MQTT 3.1.1, 3.1.2.9: without a user name the password flag must be 0.
-        if self.password_file is not None and self.username is None:
-            raise PydanticCustomError(PROBLEM_TYPE, "password_file needs a username beside it")
-        return self
 
 
 def host_slug() -> str:
@@ -200,7 +96,7 @@ def host_slug() -> str:
     return name[:63].strip("-") or "zhc-edge"
 
 
-class Config(_Section):
+class Config(Section):
     """The whole configuration. From `load`, every path in it is absolute."""
 
     device: Slug = Field(default_factory=host_slug, description="this device's name in topics; default: the host name")
@@ -220,6 +116,22 @@ class Config(_Section):
     tracker: TrackerConfig = Field(default_factory=TrackerConfig, description="how boxes become tracks")
     events: EventsConfig = Field(default_factory=EventsConfig, description="how tracks become events")
     mqtt: MqttConfig = Field(default_factory=MqttConfig, description="where events go")
+    outbox: OutboxConfig = Field(default_factory=OutboxConfig, description="where messages wait for the broker")
+    storage: StorageConfig = Field(default_factory=StorageConfig, description="where clips and snapshots are kept")
+    control: ControlConfig = Field(
+        default_factory=ControlConfig, description="how `zhc-edge status` reaches the daemon"
+    )
+
+    @field_validator("events")
+    @classmethod
+    def _check_required_zones(cls, events: EventsConfig, info: ValidationInfo) -> EventsConfig:
+        channels: Mapping[str, ChannelConfig] | None = info.data.get("channels")
+        known = {zone for channel in (channels or {}).values() for zone in channel.zones}
+        unknown = [name for name in events.required_zones if name not in known]
+        if channels is not None and unknown:
+            text = "required_zones: no channel has a zone {name}"
+            raise PydanticCustomError(PROBLEM_TYPE, text, {"name": unknown[0]})
+        return events
 
     @field_validator("profile")
     @classmethod

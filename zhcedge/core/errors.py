@@ -51,6 +51,10 @@ class SourceMissingError(ZhcEdgeError):
     exit_code = 66
 
 
+class SourceRefusedError(SourceMissingError):
+    """A stream's server does not let us in: user name and password are missing or wrong."""
+
+
 class MediaError(ZhcEdgeError):
     """The input exists and is not decodable video, or stops being so."""
 
@@ -63,14 +67,32 @@ class OutputError(ZhcEdgeError):
     exit_code = 73
 
 
+class StoreError(ZhcEdgeError):
+    """A folder for what must outlast the process can't be used: missing, read-only, taken, or of a newer version."""
+
+    exit_code = 73
+
+
 class BackendUnavailableError(ZhcEdgeError):
     """A backend's vendor package or device is absent; `fix` is the line that installs it."""
 
     exit_code = 69
 
 
+class NotNowError(ZhcEdgeError):
+    """What was asked for can't be done at this moment and may work later: something is busy, paused or away."""
+
+    exit_code = 75
+
+
 class BrokerError(ZhcEdgeError):
     """The MQTT broker refuses us or can't be reached."""
+
+    exit_code = 69
+
+
+class DaemonAwayError(ZhcEdgeError):
+    """No daemon answers on the control socket."""
 
     exit_code = 69
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from zhcedge.core.types import FrameInfo
 
@@ -19,12 +20,31 @@ class EventType(str, enum.Enum):
     END = "end"
 
 
+class EventKind(str, enum.Enum):
+    """What an event is about."""
+
+    OBJECT = "object"  # something that the detector saw
+    PICTURE = "picture"  # the camera's picture as a whole; its label says what is wrong with it
+
+
 class EndReason(str, enum.Enum):
     """Why an event ended."""
 
-    LOST = "lost"  # the object was not seen any more
+    LOST = "lost"  # the object was not seen any more, the fault of the picture is over
     CHANNEL_ENDED = "channel-ended"
+    CHANNEL_DOWN = "channel-down"  # its source is away
+    PAUSED = "paused"  # the channel is
+    DETECTION_OFF = "detection-off"  # the channel goes on, and nobody looks at it any more
     SHUTDOWN = "shutdown"
+    RELOAD = "reload"  # the configuration was changed, and the camera is opened anew
+    CRASH = "crash"  # the daemon was killed, and has found the event open at its next start
+
+
+class Direction(str, enum.Enum):
+    """Which way a line was crossed, as seen in the picture by one who walks from its first point to its second."""
+
+    IN = "in"  # from the left hand to the right
+    OUT = "out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +61,13 @@ class EventSnapshot:
         start_time_ns: wall clock of the first frame in which it was seen.
         end_time_ns: wall clock of the last frame in which it was seen; None until the event has ended.
         current_zones, entered_zones: names of the zones it is in, and of those it has been in, in order of entry.
+        loitering: names of the zones that it has been in for longer than it should.
+        line_crossings: by name of each line that it has crossed, the way it went last.
+        path: where it stood, from its confirmation until now: at most 32 points x, y as fractions of the picture. Empty
+            where the picture's size is unknown.
         is_stationary: it has stopped moving.
         has_snapshot, has_clip: a picture or a recording can be had.
+        kind: what it is about. Of a picture the box is all of it, and the score says nothing.
     """
 
     id: str
@@ -56,9 +81,13 @@ class EventSnapshot:
     end_time_ns: int | None = None
     current_zones: tuple[str, ...] = ()
     entered_zones: tuple[str, ...] = ()
+    loitering: tuple[str, ...] = ()
+    line_crossings: Mapping[str, Direction] = field(default_factory=dict)
+    path: tuple[tuple[float, float], ...] = ()
     is_stationary: bool = False
     has_snapshot: bool = False
     has_clip: bool = False
+    kind: EventKind = EventKind.OBJECT
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,13 @@ usual "half-pixel" ones, as in ONNX Resize `half_pixel` and OpenCV's INTER_LINEA
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from zhcedge.core.errors import PipelineError
 from zhcedge.core.types import ImageFormat, PixelFormat
+
+MAX_PICTURE_PX = 64 * 1024 * 1024
+"""Largest picture that is taken from anybody: 8192 x 8192, in any shape."""
 
 
 def plane_sizes(image: ImageFormat) -> tuple[tuple[int, int], ...]:
@@ -27,6 +31,25 @@ def plane_sizes(image: ImageFormat) -> tuple[tuple[int, int], ...]:
     if image.pixel_format is PixelFormat.I420:
         return (width, height), (chroma_width, chroma_rows), (chroma_width, chroma_rows)
     return ((3 * width, height),)
+
+
+def part_format(image: ImageFormat, left_px: int, top_px: int, width_px: int, height_px: int) -> ImageFormat:
+    """The format of a part of an NV12 picture. Raises PipelineError when it is not inside or its offsets are odd."""
+    is_inside = (
+        0 <= left_px < left_px + width_px <= image.width_px and 0 <= top_px < top_px + height_px <= image.height_px
+    )
+    if image.pixel_format is not PixelFormat.NV12 or not is_inside or left_px % 2 or top_px % 2:
+        raise PipelineError(
+            f"{width_px}x{height_px} pixels at {left_px}, {top_px} are no part of {image.pixel_format.value} of "
+            f"{image.width_px}x{image.height_px}"
+        )
+    return replace(image, width_px=width_px, height_px=height_px)
+
+
+def covers(whole: ImageFormat, part: ImageFormat) -> bool:
+    """Whether what is ready for pictures of one format can take those of another: no larger, of the same colours."""
+    fits = part.width_px <= whole.width_px and part.height_px <= whole.height_px
+    return fits and replace(part, width_px=whole.width_px, height_px=whole.height_px) == whole
 
 
 @dataclass(frozen=True)

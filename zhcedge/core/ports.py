@@ -7,13 +7,14 @@ Protocol says which thread calls it and in which phase. A constructor that raise
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Generic, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from zhcedge.core.picture import CellSums
 from zhcedge.core.types import (
     B,
     DetectorSettings,
@@ -22,6 +23,7 @@ from zhcedge.core.types import (
     ImageFormat,
     MemoryDomain,
     ModelFacts,
+    Plane,
     Surface,
     Tensor,
     ViolationKind,
@@ -99,15 +101,39 @@ class SourceFacts:
     description: str
 
 
+@dataclass(frozen=True)
+class SourceStatus:
+    """How a source is doing.
+
+    Attributes:
+        is_up: pictures come. A file is up from `open` to its end.
+        reason: why it is not, in one line for people, without credentials; empty while it is up.
+        reconnects: how often a stream was opened again after it had been up.
+    """
+
+    is_up: bool = True
+    reason: str = ""
+    reconnects: int = 0
+
+
 class Source(Protocol[B]):
     """Makes frames. Owned by one reader thread after `open`; `close` may come from any thread, once it stopped."""
 
     def open(self) -> SourceFacts:
-        """Open and probe. Raises SourceMissingError or MediaError and then holds nothing."""
+        """Open and probe. Raises SourceMissingError or MediaError and then holds nothing; may be tried again."""
         ...
 
     def read(self, timeout_s: float) -> Lease[B] | Idle | EndOfStream:
-        """Wait for the next frame. Raises MediaError when the stream is broken for good."""
+        """Wait for the next frame. Raises MediaError when the stream is broken for good.
+
+        A network stream or a camera that is lost is not: it gives Idle while it connects again by itself, and goes on
+        in the format that it was opened with.
+        """
+        ...
+
+    @property
+    def status(self) -> SourceStatus:
+        """Any thread."""
         ...
 
     @property
@@ -133,7 +159,11 @@ class FrameSlot(Generic[B]):
         surface: the slot's own copy of the picture, drawn on by the overlay.
         results: scalar record of RESULT_DTYPE that the host can read once the launch's fence is done.
         info: facts of the frame that it holds now.
+        mask: the channel's privacy mask: uint8 [ceil(height / 2), ceil(width / 2)], not 0 where 2 x 2 pixels must
+            never reach a sink; the overlay blackens them. None hides nothing.
         holder: who has it, for messages about an exhausted pool.
+        part: -1 for a whole frame; else this is one of several views of a frame, detected in by itself.
+        is_drawn: the overlay stage draws into it; a view is not, because its frame is drawn when all are done.
     """
 
     index: int
@@ -141,11 +171,39 @@ class FrameSlot(Generic[B]):
     surface: Surface[B]
     results: npt.NDArray[np.void]
     info: FrameInfo = field(default_factory=lambda: FrameInfo(0, 0, 0, 0))
+    mask: Plane[B] | None = None
     holder: str = "free"
+    part: int = -1
+    is_drawn: bool = True
+
+
+class MotionMeter(Protocol[B]):
+    """Measures how much of one channel's picture moves, on the device."""
+
+    def measure(self, slot: FrameSlot[B]) -> None:
+        """Compare the picture just ingested into `slot` with the running mean of the channel. Reader thread; enqueues
+        work on a GPU."""
+        ...
+
+    def changed(self, slot: FrameSlot[B]) -> float | None:
+        """Share of the picture, 0..1, that differed; None while the device is not done. Runner thread; never waits."""
+        ...
+
+
+class PictureMeter(Protocol[B]):
+    """Measures how bright and how detailed one channel's picture is (core/picture.py), on the device. Reader thread."""
+
+    def measure(self, slot: FrameSlot[B]) -> None:
+        """Begin with the picture just ingested into `slot`; enqueues work on a GPU. Not before the last one is done."""
+        ...
+
+    def figures(self) -> tuple[CellSums, CellSums] | None:
+        """Luma and detail of what was measured last; None while the device is not done. Never waits."""
+        ...
 
 
 class Arena(Protocol[B]):
-    """Hands out all memory of the frame path before the seal and refuses afterwards."""
+    """Hands out all memory of the frame path before the seal and refuses afterwards, but to threads with a lease."""
 
     def surface(self, format: ImageFormat, owner: str) -> Surface[B]:
         """Allocate an image. Raises PhaseError once sealed, PipelineError when memory is short."""
@@ -157,12 +215,41 @@ class Arena(Protocol[B]):
         """Allocate one RESULT_DTYPE record, shape [1], that the device writes and the host reads."""
         ...
 
+    def plane(self, pixels: npt.NDArray[np.uint8], owner: str) -> Plane[B]:
+        """Allocate a plane that holds a copy of `pixels`, uint8 [rows, width], and never changes."""
+        ...
+
+    def view(self, surface: Surface[B], left_px: int, top_px: int, width_px: int, height_px: int) -> Surface[B]:
+        """A part of an NV12 surface of this arena as a surface of its own, without a copy; offsets are even.
+
+        What was ingested into the whole counts as ingested into the part.
+        """
+        ...
+
     def seal(self) -> None:
-        """From now on every request raises and is counted as ARENA_GROWTH."""
+        """From now on every request raises and is counted as ARENA_GROWTH, outside a `lease`."""
+        ...
+
+    def lease(self) -> AbstractContextManager[None]:
+        """Inside, the calling thread may ask for memory after the seal; other threads still may not.
+
+        Open a re-warm lease of the guard as well, so that what the allocation costs is booked there.
+        """
+        ...
+
+    def release(self, owner: str) -> None:
+        """Take back all that `owner` was given, for later requests of the very same size. Any thread, any phase.
+
+        Nobody may use it any more, work in flight included. What is not asked for again is kept until `close`, so that
+        adding and removing the same thing for ever stays flat. Nothing happens for an unknown owner.
+        """
         ...
 
     @property
-    def total_bytes(self) -> int: ...
+    def total_bytes(self) -> int:
+        """Memory that was handed out, given back or not."""
+        ...
+
     @property
     def refused(self) -> int:
         """Requests made after the seal."""
@@ -276,10 +363,30 @@ class Device(Protocol[B]):
         ...
 
     def overlay(self, lane: Lane[B], labels: Sequence[str]) -> Stage:
-        """Draw slot.results into slot.surface."""
+        """Blacken slot.mask in slot.surface, where there is one, then draw slot.results."""
         ...
 
     def compile(self, stages: Sequence[Stage], lane: Lane[B], batch: int) -> Program[B]: ...
+    def admit(self, slot: FrameSlot[B]) -> None:
+        """Make what frames in slots like this one need from streams and stages: its channel, format and mask.
+
+        Once for every channel and kind of its slots and views, before its first frame: in the initialising phase, or
+        under the arena's lease.
+        """
+        ...
+
+    def dismiss(self, channel: int) -> None:
+        """The channel is gone and nothing of it is in flight: what `admit` made may serve another. Any thread."""
+        ...
+
+    def motion_meter(self, slot: FrameSlot[B], slots: int, owner: str) -> MotionMeter[B]:
+        """For a channel with so many slots like this one. Initialising phase, or under the arena's lease."""
+        ...
+
+    def picture_meter(self, slot: FrameSlot[B], owner: str) -> PictureMeter[B]:
+        """For a channel with slots like this one. Initialising phase, or under the arena's lease."""
+        ...
+
     def watch_threads(self, hook: Callable[[], None]) -> None:
         """`hook` is called once by every thread that the device owns, now or later, before its next launch."""
         ...
@@ -314,6 +421,39 @@ class Sink(Protocol[B]):
         ...
 
 
+class JpegEncoder(Protocol[B]):
+    """Makes single JPEG pictures of slots: snapshots. Sinks of pictures have encoders of their own.
+
+    Every call but `close` belongs to one thread at a time, which may be a new one each time and is never the collector
+    or the runner. One picture at a time: whoever owns it refuses a second one meanwhile.
+    """
+
+    def prepare(self, image: ImageFormat) -> None:
+        """Take the memory that NV12 pictures of this format, and parts of them, need; nothing for a known one.
+
+        In the initialising phase, or under a re-warm lease of the guard and the arena's lease. A few formats are kept,
+        the latest ones. Raises BackendUnavailableError, OutputError or PipelineError, and then keeps nothing of it.
+        """
+        ...
+
+    def encode(self, surface: Surface[B], after: Fence | None = None) -> memoryview:
+        """The JPEG of an NV12 surface, or of a part of one (`Arena.view`), valid until the next call.
+
+        Blocks, without spinning, until it is there; the surface must stay as it is so long.
+
+        Args:
+            after: what must be done before the surface is read.
+
+        Raises PipelineError for a surface that no prepared format covers, or when the device fails; OutputError when
+        the encoder does.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free everything; twice is fine. With nothing in flight."""
+        ...
+
+
 # -- the ledger's eyes -----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Canary:
@@ -337,143 +477,73 @@ class Instrument(Protocol):
         ...
 
     def counts(self) -> dict[ViolationKind, int]:
-        """Totals since `start`; one key for every kind that it can see."""
+        """Totals since `start`, without what re-warm leases cover; one key for every kind that it can see."""
+        ...
+
+    def rewarm(self) -> AbstractContextManager[None]:
+        """Inside, what the calling thread does goes into `rewarm_counts`. An instrument that can't tell threads apart
+        puts what any thread does there meanwhile."""
+        ...
+
+    def rewarm_counts(self) -> dict[ViolationKind, int]:
+        """Totals since `start` of what happened under re-warm leases; kinds that did not happen may be left out."""
         ...
 
     def canaries(self) -> tuple[Canary, ...]: ...
     def stop(self) -> None: ...
 
 
-# -- control process -------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Message:
-    """One MQTT publication. Payload is UTF-8 JSON unless the topic says otherwise."""
+# -- for a profiler beside us ---------------------------------------------------------------------------------
+class Ranges(Protocol):
+    """Names what a thread is doing, for a profiler that watches the process from outside (NVTX).
 
-    topic: str
-    payload: bytes
-    qos: int = 1
-    retain: bool = False
-
-
-class Outbox(Protocol):
-    """Events on their way out, in order. A row leaves by `ack` or by the outbox's stated policy, counted.
-
-    Owned by the thread of the control process's loop.
+    Any thread; ranges nest per thread. A range that an error leaves open ends with its thread.
     """
 
-    def append(self, message: Message, is_expendable: bool = False) -> int:
-        """Keep a message; returns its id, above 0. Ids grow. A full outbox gives up expendable rows first."""
+    def push(self, name: str) -> None:
+        """This thread begins work called `name`."""
         ...
 
-    def pending(self, after_id: int, limit: int) -> list[tuple[int, Message]]:
-        """The oldest unacknowledged rows with an id above `after_id`."""
-        ...
-
-    def ack(self, row_id: int) -> None:
-        """Forget a delivered row; nothing happens for one that is gone already."""
-        ...
-
-    @property
-    def outbox_id(self) -> str:
-        """Random name of this store: receivers tell repeated messages by it and the message's `seq`."""
-        ...
-
-    @property
-    def depth(self) -> int: ...
-    @property
-    def lost(self) -> int:
-        """Of `dropped`, those that were not expendable: somebody's events now miss a beginning or an end."""
-        ...
-
-    @property
-    def dropped(self) -> int: ...
-
-
-class Broker(Protocol):
-    """A connection to an MQTT broker that reconnects by itself.
-
-    `start`, `publish` and `stop` belong to the control loop's thread; the callbacks given to the constructor may
-    come from another one.
-    """
-
-    def start(self) -> None: ...
-    @property
-    def is_connected(self) -> bool: ...
-    @property
-    def session(self) -> int:
-        """Number of the current connection, growing from 1; 0 while there is none."""
-        ...
-
-    def publish(self, message: Message, token: int = 0, session: int = 0) -> bool:
-        """Hand a message to the connection; False when there is none, or another one than `session` (0: any).
-
-        A non-zero token comes back as an ack. What a lost connection has not acknowledged is forgotten: the owner
-        sees the new session number and hands it over again.
-        """
-        ...
-
-    def hurry(self) -> None:
-        """Try at once, and from now on often, when there is no connection: the daemon is about to end."""
-        ...
-
-    def stop(self, last: Sequence[Message], timeout_s: float) -> None:
-        """Publish `last`, wait for what is in flight, disconnect."""
+    def pop(self) -> None:
+        """This thread ends the work that it began last."""
         ...
 
 
-# -- what factories are asked for ------------------------------------------------------------------------------
+class NullRanges:
+    """Implements Ranges where nobody profiles: two empty calls a range, under a tenth of a microsecond."""
+
+    __slots__ = ()
+
+    def push(self, name: str) -> None:
+        """Nothing."""
+
+    def pop(self) -> None:
+        """Nothing."""
+
+
+NO_RANGES = NullRanges()
+"""For everyone who is not told of another one."""
+
+
+# -- the link between host and device --------------------------------------------------------------------------
 @dataclass(frozen=True)
-class DeviceSettings:
-    """How to open a device.
+class LinkRate:
+    """What went over the link between host and device in a short while, bytes a second, all processes together."""
 
-    Attributes:
-        index: which one of its kind.
-        threads: that host work may use, 0 for as many as there are cores.
-        is_audit: watch and time everything, also where that costs time.
-    """
-
-    index: int = 0
-    threads: int = 0
-    is_audit: bool = False
+    to_device: float
+    to_host: float
 
 
-@dataclass(frozen=True)
-class EngineRequest:
-    """Which model to load: the verified file, its facts, host threads for inference (0: one per core)."""
+class LinkMeter(Protocol):
+    """Asks the hardware what crosses the link, to compare it with what the ledger says. One thread."""
 
-    model_path: Path
-    facts: ModelFacts
-    threads: int = 0
+    @property
+    def name(self) -> str:
+        """Link and instrument, for people: "PCIe, by NVML"."""
+        ...
 
+    def sample(self) -> LinkRate:
+        """Measure for some tens of milliseconds; blocks. Raises BackendUnavailableError where it can't be measured."""
+        ...
 
-@dataclass(frozen=True)
-class SourceRequest:
-    """Which source to make.
-
-    Attributes:
-        channel, channel_name: index in the run and the name for messages.
-        uri: file path or URL; never logged with its credentials.
-        is_realtime: play a file at its own pace, dropping frames under overload, as a camera would.
-        is_looped: start a file again at its end; presentation times keep growing.
-    """
-
-    channel: int
-    channel_name: str
-    uri: str
-    is_realtime: bool
-    is_looped: bool
-    clock: Clock
-
-
-@dataclass(frozen=True)
-class SinkRequest:
-    """Which sink to make: output path, and the channel's name for messages."""
-
-    channel_name: str
-    path: Path
-
-
-DeviceFactory = Callable[[DeviceSettings], Device[object]]
-EngineFactory = Callable[[EngineRequest, Device[object]], Engine[object]]
-SourceFactory = Callable[[SourceRequest, Device[object]], Source[object]]
-SinkFactory = Callable[[SinkRequest, Device[object]], Sink[object]]
+    def close(self) -> None: ...

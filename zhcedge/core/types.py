@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -89,9 +89,8 @@ class Surface(Generic[B]):
     domain: MemoryDomain
 
 
-@dataclass(frozen=True)
-class FrameInfo:
-    """Facts of one frame.
+class FrameInfo(NamedTuple):
+    """Facts of one frame. A tuple, because one is made for every frame and a frozen dataclass takes thrice as long.
 
     Attributes:
         channel: index of the channel in this run.
@@ -126,6 +125,32 @@ class HeadKind(str, enum.Enum):
     YOLO_ANCHOR_FREE = "yolo-anchor-free"
     """[N, 4 + classes, anchors]: cx, cy, w, h in input pixels, then class scores 0..1 (YOLOv8 layout)."""
 
+    YOLO_ANCHOR_FREE_ROWS = "yolo-anchor-free-rows"
+    """[N, anchors, 4 + classes]: the same, transposed."""
+
+    YOLO_OBJECTNESS = "yolo-objectness"
+    """[N, anchors, 5 + classes]: cx, cy, w, h, objectness, class scores; a score is their product (YOLOv5 layout)."""
+
+    YOLO_OBJECTNESS_COLUMNS = "yolo-objectness-columns"
+    """[N, 5 + classes, anchors]: the same, transposed."""
+
+    END_TO_END = "end-to-end"
+    """[N, boxes, 6]: x1, y1, x2, y2 in input pixels, score, class; NMS is done or not needed (YOLOv10, YOLO26)."""
+
+    @property
+    def is_rows(self) -> bool:
+        """Whether the values of one anchor are neighbours in memory: the last axis, not the middle one."""
+        return self not in (HeadKind.YOLO_ANCHOR_FREE, HeadKind.YOLO_OBJECTNESS_COLUMNS)
+
+    @property
+    def has_objectness(self) -> bool:
+        return self in (HeadKind.YOLO_OBJECTNESS, HeadKind.YOLO_OBJECTNESS_COLUMNS)
+
+    def values_and_anchors(self, output_shape: tuple[int, int, int]) -> tuple[int, int]:
+        """(values of an anchor, anchors) of an output of this kind."""
+        _, middle, last = output_shape
+        return (last, middle) if self.is_rows else (middle, last)
+
 
 @dataclass(frozen=True)
 class ModelFacts:
@@ -136,13 +161,15 @@ class ModelFacts:
         sha256: of the model file.
         labels: class names by index.
         input_name, output_name: tensor names in the graph.
-        input_shape: [batch, 3, height, width], float32 RGB.
-        output_shape: [batch, 4 + classes, anchors], float32.
+        input_shape: [batch, 3, height, width].
+        output_shape: [batch, values, anchors] or [batch, anchors, values], as the head says.
         scale: factor from 0..255 to the values that the graph expects.
         pad_value: 0..255, fills the letterbox borders before scaling.
         head: box encoding of the output.
         score_threshold, nms_iou: defaults that suit the model.
         has_free_batch: the graph takes any batch; the shapes hold the one that lanes are made for.
+        input_dtype, output_dtype: "float32" or "float16".
+        is_bgr: the input's planes are B, G, R instead of R, G, B.
     """
 
     name: str
@@ -158,6 +185,20 @@ class ModelFacts:
     score_threshold: float
     nms_iou: float
     has_free_batch: bool = False
+    input_dtype: str = "float32"
+    output_dtype: str = "float32"
+    is_bgr: bool = False
+
+    @property
+    def classes(self) -> int:
+        """How many classes the output tells apart; an end-to-end head does not say, its labels do."""
+        values, _ = self.head.values_and_anchors(self.output_shape)
+        return len(self.labels) if self.head is HeadKind.END_TO_END else values - 4 - self.head.has_objectness
+
+    @property
+    def anchors(self) -> int:
+        """How many boxes the output holds before anything is filtered."""
+        return self.head.values_and_anchors(self.output_shape)[1]
 
     def with_batch(self, batch: int) -> ModelFacts:
         """The same model for lanes of `batch` frames. Only sensible where the graph leaves the batch open."""

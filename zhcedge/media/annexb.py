@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zhcedge.core.errors import MediaError
 from zhcedge.media._vendor import av
@@ -16,19 +15,20 @@ _START_CODE = b"\0\0\1"
 _HEAD_BYTES = 1024
 """Parameter sets stand first in a key frame and take a few dozen bytes."""
 
+_OBU_SEQUENCE_HEADER = 1
+
 _FILTERS = {"h264": "h264_mp4toannexb", "hevc": "hevc_mp4toannexb"}
 """MP4 and Matroska store lengths where ITU-T H.264/H.265 Annex B has start codes, and the parameter sets outside."""
 
 
-@dataclass(frozen=True)
-class AccessUnit:
+class AccessUnit(NamedTuple):
     """One compressed picture in host memory, for a decoder that takes addresses.
 
     Attributes:
         address, size_bytes: where the bytes lie, valid as long as `owner` lives.
         ticks: presentation time in units of the stream's time base, None where it has none.
-        sequence: the sequence parameter set of an H.264 or H.265 key frame, empty where there is none: when it
-            changes, size or format may change.
+        sequence: the sequence parameter set of an H.264 or H.265 key frame, the sequence header of an AV1 one, empty
+            where there is none: when it changes, size or format may change.
         owner: keeps the bytes alive.
     """
 
@@ -54,14 +54,16 @@ class AnnexB:
     def convert(self, packet: Packet[VideoStream]) -> AccessUnit | None:
         """The same access unit with start codes; None for a packet that is too damaged to be cut into units.
 
-        The bytes are copied once, because the filter takes its input's buffer away and that one may still be kept.
+        Takes the packet's bytes away, which saves a copy: it is empty afterwards, unless it passes through unchanged
+        and is itself the `owner`.
         """
         if self._filter is None:
-            return AccessUnit(packet.buffer_ptr, packet.buffer_size, packet.pts, b"", packet)
-        copy = av.Packet(memoryview(packet))  # type: ignore[arg-type]  # takes any buffer; bytes would copy once more
-        copy.pts, copy.dts = packet.pts, packet.dts
+            is_av1_key = packet.is_keyframe and self._codec == "av1"
+            sequence = sequence_header(bytes(memoryview(packet)[:_HEAD_BYTES])) if is_av1_key else b""
+            return AccessUnit(packet.buffer_ptr, packet.buffer_size, packet.pts, sequence, packet)
+        is_keyframe = packet.is_keyframe
         try:
-            filtered = self._filter.filter(copy)
+            filtered = self._filter.filter(packet)
         except av.error.InvalidDataError:
             self._filter.flush()
             return None
@@ -72,7 +74,7 @@ class AnnexB:
         if not filtered:
             return None
         unit = filtered[0]  # these filters give one packet for one
-        sequence = sequence_set(bytes(memoryview(unit)[:_HEAD_BYTES]), self._codec) if packet.is_keyframe else b""
+        sequence = sequence_set(bytes(memoryview(unit)[:_HEAD_BYTES]), self._codec) if is_keyframe else b""
         return AccessUnit(unit.buffer_ptr, unit.buffer_size, unit.pts, sequence, unit)
 
 
@@ -85,4 +87,30 @@ def sequence_set(head: bytes, codec: str) -> bytes:
         first = nal[0] if nal else 0
         if (first & 0x1F == 7) if codec == "h264" else (first >> 1 & 0x3F == 33):
             return nal.rstrip(b"\0")
+    return b""
+
+
+def sequence_header(head: bytes) -> bytes:
+    """The first sequence header OBU at the head of an AV1 temporal unit, without its own header; empty if none.
+
+    AV1 bitstream specification 5.3.2 (OBU header) and 4.10.5 (leb128).
+    """
+    at = 0
+    while at < len(head):
+        first = head[at]
+        has_extension, has_size = first & 4, first & 2
+        at += 2 if has_extension else 1
+        if not has_size:  # it reaches to the end of the unit
+            return head[at:] if first >> 3 & 15 == _OBU_SEQUENCE_HEADER else b""
+        size = shift = 0
+        while at < len(head):
+            byte = head[at]
+            at += 1
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                break
+        if first >> 3 & 15 == _OBU_SEQUENCE_HEADER:
+            return head[at : at + size]
+        at += size
     return b""

@@ -5,12 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zhcedge.core.errors import MediaError
+from zhcedge.core.geometry import MAX_PICTURE_PX
 from zhcedge.media._vendor import av
 
 if TYPE_CHECKING:
     from av.packet import Packet
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
+
+
+_DECODERS = {"av1": "libdav1d"}
+"""Where libavcodec's own decoder of that name needs hardware."""
+
+
+def decode_alone(codec: str, packet: Packet[VideoStream]) -> VideoFrame | None:
+    """The picture of one packet that stands for itself: a key frame with its parameter sets inside.
+
+    `codec` is FFmpeg's name of the format. None where it does not decode. A decoder is made for it and dropped: some
+    milliseconds.
+    """
+    try:
+        context = av.CodecContext.create(_DECODERS.get(codec, codec), "r")
+        if not isinstance(context, av.VideoCodecContext):
+            return None
+        return next(iter(context.decode(packet) or context.decode(None)), None)
+    except av.error.FFmpegError:
+        return None
 
 
 class VideoDecoder:
@@ -22,6 +42,12 @@ class VideoDecoder:
 
     def __init__(self, stream: VideoStream, where: str) -> None:
         self._context = stream.codec_context
+        self._corrupt_packets = 0
+        _check_size(self._context.width, self._context.height, where)
+        if self._context.is_open:  # of an earlier pass of the same demuxer
+            self._context.flush_buffers()
+            return
+        self._context.options = {"max_pixels": str(MAX_PICTURE_PX)}  # also for a size that the stream changes to
         try:
             self._context.thread_type = av.codec.context.ThreadType.NONE
             self._context.thread_count = 1
@@ -30,7 +56,6 @@ class VideoDecoder:
             raise MediaError(
                 f"no decoder for {self._context.name}: {error}", where=where, fix="convert the file to MP4 with H.264"
             ) from error
-        self._corrupt_packets = 0
 
     @property
     def corrupt_packets(self) -> int:
@@ -45,3 +70,13 @@ class VideoDecoder:
             # Bitstream errors are a camera's daily life: counted here, and given up in Playback when none is good.
             self._corrupt_packets += packet is not None
             return []
+
+
+def _check_size(width_px: int, height_px: int, where: str) -> None:
+    """Before anything is allocated for pictures of that size."""
+    if width_px * height_px > MAX_PICTURE_PX:
+        raise MediaError(
+            f"declares pictures of {width_px}x{height_px}, more than is taken ({MAX_PICTURE_PX // 2**20} Mi pixels)",
+            where=where,
+            fix="make them smaller",
+        )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 import stat
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zhcedge.core.errors import MediaError, SourceMissingError
+from zhcedge.core.geometry import MAX_PICTURE_PX
 from zhcedge.media._vendor import av, require_av
 
 if TYPE_CHECKING:
@@ -22,8 +27,15 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _NOT_VIDEO = frozenset({"tty", "bin", "xbin", "adf", "idf"})
 """Containers of libavformat that "play" plain text and screen dumps."""
 
-_OPEN_OPTIONS = {"protocol_whitelist": "file,crypto,data"}
-"""A file may be a playlist; it must not make this process read from the network."""
+_OPEN_OPTIONS = {"protocol_whitelist": "file,crypto,data", "max_pixels": str(MAX_PICTURE_PX)}
+"""A file may be a playlist; it must not make this process read from the network. And FFmpeg decodes a picture while it
+probes, of any size that it is not told to refuse."""
+
+_SEEKABLE = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"})
+"""Containers whose index tells where the first packet lies. Others are searched by guesses."""
+
+OPEN_TIMEOUT_S = 10.0
+"""For the header and for probing each. Without it a damaged length sends FFmpeg through the whole file byte by byte."""
 
 _COPY_AGAIN = "copy the file again, or convert it to MP4 with H.264"
 
@@ -55,7 +67,7 @@ class StreamFacts:
 
 
 class Demuxer:
-    """The video packets of one file, once from start to end. Owned by one thread.
+    """The video packets of one file, from start to end, again after each `restart`. Owned by one thread.
 
     The constructor opens and probes. Raises SourceMissingError or MediaError and then holds nothing;
     BackendUnavailableError without PyAV. `where` names the input in messages.
@@ -63,18 +75,20 @@ class Demuxer:
 
     def __init__(self, uri: str, where: str) -> None:
         require_av()
-        self._where = where
-        size_bytes = _check_file(uri, where)
-        self._container = _open(uri, where)
+        self._uri, self._where = uri, where
+        self._file = check_file(uri, where)
+        self._container = open_container(uri, where)
         try:
-            self._stream = _video_stream(self._container, where)
-            self._facts = _stream_facts(self._container, self._stream, size_bytes)
+            self._stream = video_stream(self._container, where)
+            self._facts = stream_facts(self._container, self._stream, self._file.st_size)
         except BaseException:
             self._container.close()
             raise
-        self._packets = self._container.demux(self._stream)
+        self._packets: Iterator[Packet[VideoStream]] = self._container.demux(self._stream)
+        self._first: _Fingerprint | None = None
+        self._is_damaged = False
         self._packet_count = 0
-        self._end_ticks: int | None = None
+        self._end_ticks = _NO_TICKS
 
     @property
     def facts(self) -> StreamFacts:
@@ -90,20 +104,73 @@ class Demuxer:
         try:
             packet = next(self._packets, None)
         except av.error.FFmpegError as error:
+            self._is_damaged = True
             raise MediaError(f"reading failed: {error.strerror}", where=self._where, fix=_COPY_AGAIN) from error
         # PyAV ends with an empty packet that means "flush".
-        if packet is None or (packet.size == 0 and packet.dts is None):
+        if packet is None or (packet.dts is None and not packet.size):
             return None
+        if not self._packet_count:
+            self._first = _fingerprint(packet)
         self._packet_count += 1
-        if packet.pts is not None:
-            end = packet.pts + (packet.duration or 0)
-            self._end_ticks = end if self._end_ticks is None else max(self._end_ticks, end)
+        pts = packet.pts
+        if pts is not None:
+            end = pts + (packet.duration or 0)
+            if end > self._end_ticks:
+                self._end_ticks = end
         return packet
+
+    def restart(self) -> bool:
+        """Back to the first packet; False where that is not sure, and then only a new demuxer will do.
+
+        Much cheaper than opening again, which probes the stream: 0.4 ms against 40 at 1080p. It is sure when the
+        container has an index, nothing was damaged, the file is still the same one, and the packet found has the
+        bytes and times of the first one.
+        """
+        if self._container.format.name not in _SEEKABLE or self._is_damaged or not _is_same(self._file, self._uri):
+            return False
+        if self._packet_count:
+            first = self._seek_first()
+            if first is None:
+                return False
+            self._packets = itertools.chain((first,), self._packets)
+        self._packet_count, self._end_ticks = 0, _NO_TICKS
+        return True
+
+    def seek(self, ticks: int) -> None:
+        """Go to the key frame at or before a timestamp, before the first `read`.
+
+        Where the container has no index it stays at the first packet: a guessed place may lie behind the key frame. A
+        later `restart` comes back here.
+        """
+        if self._container.format.name not in _SEEKABLE:
+            return
+        try:
+            self._container.seek(ticks, stream=self._stream, backward=True)
+        except av.error.FFmpegError:
+            return
+        self._packets = self._container.demux(self._stream)
+
+    def _seek_first(self) -> Packet[VideoStream] | None:
+        """Find the first packet again; None when something else is found."""
+        expected = self._first
+        if expected is None:
+            return None
+        # MP4 keeps decoding times in its index, Matroska times of presentation.
+        for ticks in sorted({ticks for ticks in (expected.pts, expected.dts) if ticks is not None} or {0}):
+            try:
+                self._container.seek(ticks, stream=self._stream, backward=True)
+                self._packets = self._container.demux(self._stream)
+                packet = next(self._packets, None)
+            except av.error.FFmpegError:
+                return None
+            if packet is not None and _fingerprint(packet) == expected:
+                return packet
+        return None
 
     def shortfall(self) -> str:
         """At the end: how much less was read than the container declares, as a clause; empty if nothing lacks."""
         facts = self._facts
-        if not facts.duration_s or self._end_ticks is None:
+        if not facts.duration_s or self._end_ticks == _NO_TICKS:
             return ""
         read_s = float((self._end_ticks - (facts.start_ticks or 0)) * facts.time_base)
         tolerance_s = max(0.5, 2 / facts.fps if facts.fps else 0.0)
@@ -116,8 +183,38 @@ class Demuxer:
         self._container.close()
 
 
-def _check_file(uri: str, where: str) -> int:
-    """Size of the file in bytes. Raises for what is not a plain, non-empty file."""
+_NO_TICKS = -(1 << 63)
+"""Before the first timestamp; FFmpeg's own mark for "none"."""
+
+
+class _Fingerprint(NamedTuple):
+    """By which the first packet is known again."""
+
+    pts: int | None
+    dts: int | None
+    size: int
+    checksum: int
+
+
+def _fingerprint(packet: Packet[VideoStream]) -> _Fingerprint:
+    return _Fingerprint(packet.pts, packet.dts, packet.size, zlib.crc32(memoryview(packet)))
+
+
+def _is_same(file: os.stat_result, uri: str) -> bool:
+    """Whether a path still leads to the file that was opened, unchanged."""
+    try:
+        now = Path(uri).stat()
+    except OSError:
+        return False
+
+    def marks(status: os.stat_result) -> tuple[int, ...]:
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+    return marks(now) == marks(file)
+
+
+def check_file(uri: str, where: str) -> os.stat_result:
+    """What the file system says of the file. Raises for what is not a plain, non-empty file."""
     if match := _SCHEME.match(uri):
         raise MediaError(f"{match[1]} addresses can't be opened by this source", where=where, fix="name a video file")
     try:
@@ -132,13 +229,20 @@ def _check_file(uri: str, where: str) -> int:
         raise MediaError("is a device or a pipe, not a video file", where=where, fix="name a video file")
     if not status.st_size:
         raise MediaError("the file is empty", where=where, fix=_COPY_AGAIN)
-    return status.st_size
+    return status
 
 
-def _open(uri: str, where: str) -> InputContainer:
+def open_container(uri: str, where: str) -> InputContainer:
+    """Open and probe a file that `check_file` found to be one. Raises SourceMissingError or MediaError."""
     # The prefix keeps a name like "concat:a|b" from being taken for one of FFmpeg's protocols.
     try:
-        return av.open(f"file:{uri}", options=dict(_OPEN_OPTIONS), metadata_errors="replace")
+        return av.open(
+            f"file:{uri}", options=dict(_OPEN_OPTIONS), timeout=(OPEN_TIMEOUT_S, None), metadata_errors="replace"
+        )
+    except av.error.ExitError as error:
+        raise MediaError(
+            f"its header does not end within {OPEN_TIMEOUT_S:g} s", where=where, fix=_COPY_AGAIN
+        ) from error
     except PermissionError as error:
         raise SourceMissingError("may not be read", where=where, fix="check its permissions") from error
     except FileNotFoundError as error:
@@ -147,16 +251,16 @@ def _open(uri: str, where: str) -> InputContainer:
         raise MediaError("is not a video, or its header is damaged", where=where, fix=_COPY_AGAIN) from error
 
 
-def _video_stream(container: InputContainer, where: str) -> VideoStream:
+def video_stream(container: InputContainer, where: str) -> VideoStream:
     if container.format.name not in _NOT_VIDEO:
         for stream in container.streams.video:
             # A cover picture of a music file is a video stream too.
             if not stream.disposition & av.stream.Disposition.attached_pic and stream.codec_context is not None:
                 return stream
-    raise MediaError("holds no video stream", where=where, fix="name a file with pictures")
+    raise MediaError("holds no video stream", where=where, fix="name one with pictures")
 
 
-def _stream_facts(container: InputContainer, stream: VideoStream, size_bytes: int) -> StreamFacts:
+def stream_facts(container: InputContainer, stream: VideoStream, size_bytes: int) -> StreamFacts:
     time_base = stream.time_base or Fraction(1, 90000)
     fps = float(stream.guessed_rate or stream.average_rate or 0)
     duration_s = 0.0

@@ -11,12 +11,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 from zhcedge.core.errors import OutputError
 from zhcedge.core.types import ColorMatrix, ImageFormat
 from zhcedge.media._vendor import av, require_av
+from zhcedge.media.host_frame import HostFrame, even
 
 if TYPE_CHECKING:
     from av.container import OutputContainer
@@ -88,11 +86,9 @@ class PendingFile:
 
 
 class Mp4Writer:
-    """Encodes pictures that are put into its one reusable frame. Owned by one thread.
+    """Encodes pictures that are put into its one reusable frame, `picture`. Owned by one thread.
 
-    `luma` uint8 [height, width] and `chroma` uint8 [ceil(height/2), 2 * ceil(width/2)] are writable views of that
-    frame (NV12, host memory). 4:2:0 H.264 needs even sizes: an odd one is padded by repeating the last column or
-    row, so nothing of the picture is lost.
+    4:2:0 H.264 needs even sizes, so an odd one is padded.
 
     The constructor opens the file and the encoder. Raises OutputError and then leaves nothing behind.
     """
@@ -100,13 +96,9 @@ class Mp4Writer:
     def __init__(self, path: Path, format: ImageFormat, fps: float) -> None:
         require_av()
         self._path = path
-        self._width_px, self._height_px = format.width_px, format.height_px
         self._last_ticks: int | None = None
         self._bytes_written = 0
-        self._frame = av.VideoFrame(_even(format.width_px), _even(format.height_px), "nv12")
-        self._planes = tuple(_writable(self._frame, index) for index in range(2))
-        self.luma = self._planes[0][: format.height_px, : format.width_px]
-        self.chroma = self._planes[1][: (format.height_px + 1) // 2, : 2 * ((format.width_px + 1) // 2)]
+        self.picture = HostFrame(format, is_even=True)
         self._file = PendingFile(path)
         try:
             self._container, self._stream = _open_encoder(self._file.temporary, format, fps)
@@ -127,14 +119,13 @@ class Mp4Writer:
 
         A time that does not grow is moved to just after the one before: MP4 can't say otherwise.
         """
-        self._pad()
         ticks = round(media_time_s * TICKS_PER_S)
         if self._last_ticks is not None:
             ticks = max(ticks, self._last_ticks + 1)
         self._last_ticks = ticks
-        self._frame.pts = ticks
-        self._frame.time_base = _TIME_BASE
-        self._encode(self._frame)
+        frame = self.picture.frame
+        frame.pts, frame.time_base = ticks, _TIME_BASE
+        self._encode(frame)
 
     def finish(self) -> None:
         """Flush, close and give the file its final name. Raises OutputError, with nothing left behind."""
@@ -159,13 +150,6 @@ class Mp4Writer:
                 self._container.mux(packet)
         except (OSError, av.error.FFmpegError) as error:
             raise output_error(error, self._path) from error
-
-    def _pad(self) -> None:
-        luma = self._planes[0]
-        if self._width_px % 2:
-            luma[:, self._width_px] = luma[:, self._width_px - 1]
-        if self._height_px % 2:
-            luma[self._height_px] = luma[self._height_px - 1]
 
 
 def output_error(error: Exception, path: Path) -> OutputError:
@@ -193,8 +177,8 @@ def _open_encoder(path: Path, format: ImageFormat, fps: float) -> tuple[OutputCo
     container = av.open(str(path), "w", format="mp4")
     try:
         stream = container.add_stream("libx264", rate=rate, options=dict(_ENCODER_OPTIONS))
-        stream.width = _even(format.width_px)
-        stream.height = _even(format.height_px)
+        stream.width = even(format.width_px)
+        stream.height = even(format.height_px)
         stream.pix_fmt = "nv12"
         context = stream.codec_context
         context.time_base = _TIME_BASE
@@ -209,13 +193,3 @@ def _open_encoder(path: Path, format: ImageFormat, fps: float) -> tuple[OutputCo
             container.close()
         raise
     return container, stream
-
-
-def _even(size_px: int) -> int:
-    return size_px + size_px % 2
-
-
-def _writable(frame: VideoFrame, index: int) -> npt.NDArray[np.uint8]:
-    plane = frame.planes[index]
-    rows = frame.height // 2 if index else frame.height
-    return np.frombuffer(memoryview(plane), np.uint8, count=plane.line_size * rows).reshape(rows, plane.line_size)

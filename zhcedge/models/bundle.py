@@ -6,21 +6,23 @@ an engine sees a byte: a changed file, a wrong label count or a stray file is a 
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 from zhcedge.core.errors import ModelError
-from zhcedge.core.types import ModelFacts
-from zhcedge.models.manifest import FREE_BATCH, MANIFEST_NAME, Manifest, parse_manifest
+from zhcedge.core.types import HeadKind, ModelFacts
+from zhcedge.models.labels import MAX_LABELS
+from zhcedge.models.library import embedded_bundles, find_bundle
+from zhcedge.models.manifest import FREE_BATCH, MANIFEST_NAME, Manifest, QuantisationFacts, parse_manifest
+
+__all__ = ["Bundle", "embedded_bundles", "find_bundle", "load_bundle"]
 
 MAX_TEXT_BYTES = 1024 * 1024
 """Limit for the manifest and the labels, so that a wrong path can't fill the memory."""
 
-_BOX_ROWS = 4
 _REINSTALL = "copy the bundle again, or reinstall zhcedge for a built-in one"
 
 
@@ -35,6 +37,8 @@ class Bundle:
         licence: SPDX expression of the model.
         source: where the model came from, for people.
         notice_path: the verified notice file that must travel with the model.
+        sha256: of every file, by its name in the folder.
+        quantisation: how the model was quantised, None for one that is not.
     """
 
     facts: ModelFacts
@@ -43,22 +47,21 @@ class Bundle:
     licence: str
     source: str
     notice_path: Path
+    sha256: Mapping[str, str]
+    quantisation: QuantisationFacts | None = None
 
-
-def embedded_bundles() -> tuple[str, ...]:
-    """Names of the bundles that come with the package, sorted."""
-    root = resources.files("zhcedge.models") / "bundles"
-    return tuple(
-        sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith((".", "_")))
-    )
+    @property
+    def precision(self) -> str:
+        """ "float32", "float16" or "int8-qdq"."""
+        return self.facts.input_dtype if self.quantisation is None else self.quantisation.precision
 
 
 def load_bundle(name_or_path: str | Path) -> Bundle:
-    """Find a bundle by its built-in name or its folder, and verify all of it. Reads every file once.
+    """Find a bundle by its name (library.py says where) or its folder, and verify all of it. Reads every file once.
 
     Raises ModelError when it is missing, malformed, changed, or does not fit its manifest.
     """
-    folder = _find(name_or_path)
+    folder = find_bundle(name_or_path)
     manifest = parse_manifest(_read_text(folder / MANIFEST_NAME), where=str(folder / MANIFEST_NAME))
     _verify_files(folder, manifest)
     labels = _read_labels(folder / manifest.labels)
@@ -80,34 +83,18 @@ def load_bundle(name_or_path: str | Path) -> Bundle:
             score_threshold=manifest.thresholds.score,
             nms_iou=manifest.thresholds.nms_iou,
             has_free_batch=has_free_batch,
+            input_dtype=manifest.input.dtype,
+            output_dtype=manifest.output.dtype,
+            is_bgr=manifest.input.colour == "bgr",
         ),
         folder=folder,
         model_path=folder / manifest.model,
         licence=manifest.licence,
         source=manifest.source,
         notice_path=folder / manifest.notice,
+        sha256=manifest.sha256,
+        quantisation=manifest.quantisation,
     )
-
-
-def _find(name_or_path: str | Path) -> Path:
-    text = str(name_or_path)
-    embedded = embedded_bundles()
-    if isinstance(name_or_path, str) and text in embedded:
-        folder = resources.files("zhcedge.models") / "bundles" / text
-        if not isinstance(folder, Path):
-            # Engines open a model by its path, so the package can't stay inside a zip file.
-            raise ModelError("the package lies in an archive", where=text, fix="install zhcedge as a normal package")
-        return folder
-    folder = Path(name_or_path)
-    try:
-        is_folder = folder.is_dir()
-    except (OSError, ValueError) as error:  # a name too long, a NUL byte
-        raise ModelError(f"not a usable path: {error}", where=repr(text), fix="name a bundle or its folder") from error
-    if is_folder:
-        return folder
-    close = difflib.get_close_matches(text, embedded, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"built in: {', '.join(embedded)}"
-    raise ModelError("no such model bundle", where=text, fix=f"name a built-in bundle or a bundle's folder ({hint})")
 
 
 def _read_text(path: Path) -> str:
@@ -147,12 +134,13 @@ def _verify_files(folder: Path, manifest: Manifest) -> None:
         )
     for name, expected in sorted(manifest.sha256.items()):
         path = folder / name
-        found = _sha256(path)
+        found = file_sha256(path)
         if found != expected:
             raise ModelError(f"sha256 is {found}, the manifest expects {expected}", where=str(path), fix=_REINSTALL)
 
 
-def _sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a regular file, as hexadecimal digits. Raises ModelError."""
     digest = hashlib.sha256()
     try:
         _require_regular(path)
@@ -168,6 +156,8 @@ def _sha256(path: Path) -> str:
 
 def _read_labels(path: Path) -> tuple[str, ...]:
     labels = tuple(line.strip() for line in _read_text(path).rstrip("\n").split("\n"))
+    if len(labels) > MAX_LABELS:
+        raise ModelError(f"{len(labels)} labels are more than {MAX_LABELS}", where=str(path), fix=_REINSTALL)
     seen: set[str] = set()
     for number, label in enumerate(labels, start=1):
         if not label or label in seen:
@@ -178,10 +168,14 @@ def _read_labels(path: Path) -> tuple[str, ...]:
 
 
 def _check_label_count(labels: tuple[str, ...], manifest: Manifest, folder: Path) -> None:
-    classes = manifest.output.shape[1] - _BOX_ROWS
+    head = manifest.output.head
+    if head is HeadKind.END_TO_END:
+        return  # its output does not say how many classes there are
+    values, _ = head.values_and_anchors(manifest.output.shape)
+    classes = values - 4 - head.has_objectness
     if len(labels) != classes:
         raise ModelError(
-            f"{len(labels)} labels, but an output of shape {list(manifest.output.shape)} has {classes} classes",
+            f"{len(labels)} labels, but a {head.value} output of {list(manifest.output.shape)} has {classes} classes",
             where=str(folder / manifest.labels),
             fix="give one label per class of the model",
         )

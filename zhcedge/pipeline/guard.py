@@ -5,7 +5,10 @@ from __future__ import annotations
 import enum
 import logging
 import os
-from collections.abc import Iterable, Sequence
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from zhcedge.core.errors import LedgerViolationError
@@ -46,7 +49,8 @@ class Guard:
         policy: what `check` does about a violation.
         check_interval: launches between two looks of the collector; 1 unless only the count at the end matters.
 
-    `prove` and `seal` belong to the thread that owns the run, in warm-up; `check` to the collector thread.
+    `prove` and `seal` belong to the thread that owns the run, in warm-up; `check` to the collector thread; `rewarm` to
+    any thread.
     """
 
     def __init__(
@@ -62,7 +66,13 @@ class Guard:
         self.proof = Proof(0, 0, claims)
         self._base: dict[ViolationKind, int] | None = None
         self._final: dict[ViolationKind, int] | None = None
+        self._rewarm_base: dict[ViolationKind, int] = {}
+        self._final_rewarm: dict[ViolationKind, int] = {}
+        self._rewarm_reasons: Counter[str] = Counter()
+        self._open_rewarms = threading.local()
+        self._lock = threading.Lock()
         self._logged: set[ViolationKind] = set()
+        self.noted: dict[ViolationKind, int] = {}  # violations as of the last check; replaced, so any thread may look
         for instrument in self._instruments:
             instrument.start()
 
@@ -98,7 +108,51 @@ class Guard:
 
     def seal(self) -> None:
         """From now on every change of a count is a violation."""
-        self._base = self._counts()
+        self._base, self._rewarm_base = self._counts(), self._rewarm_counts()
+        with self._lock:
+            self._rewarm_reasons.clear()
+
+    @contextmanager
+    def rewarm(self, reason: str) -> Iterator[None]:
+        """A re-warm lease: until the block ends, what the calling thread does is booked apart and is no violation.
+
+        Other threads' violations count as ever, with one exception: the audit's watch over Python objects can't tell
+        threads apart. Leases may be nested; the outermost one's reason is kept. Keep them short.
+        """
+        if getattr(self._open_rewarms, "is_open", False):
+            yield
+            return
+        before = self._rewarm_counts()
+        self._open_rewarms.is_open = True
+        try:
+            with ExitStack() as stack:
+                for instrument in self._instruments:
+                    stack.enter_context(instrument.rewarm())
+                yield
+        finally:
+            self._open_rewarms.is_open = False
+            if self._rewarm_counts() != before:
+                self._note_rewarm(reason)
+
+    def _note_rewarm(self, reason: str) -> None:
+        with self._lock:
+            self._rewarm_reasons[reason] += 1
+            is_first = self._rewarm_reasons[reason] == 1
+        if is_first:
+            log.info("the active phase's promise was lifted for a moment: %s", reason)
+
+    def rewarms(self) -> dict[str, int]:
+        """Leases since the seal by their reason, those that something was booked to. Any thread."""
+        with self._lock:
+            return dict(self._rewarm_reasons)
+
+    def rewarm_totals(self) -> dict[ViolationKind, int]:
+        """What was booked to re-warm leases since the seal, kinds that happened only; empty before the seal."""
+        if self._base is None:
+            return {}
+        counts = self._rewarm_counts() if self._final is None else self._final_rewarm
+        changes = {kind: count - self._rewarm_base.get(kind, 0) for kind, count in counts.items()}
+        return {kind: change for kind, change in changes.items() if change}
 
     def violations(self) -> dict[ViolationKind, int]:
         """Violations since the seal, of every kind that some instrument watches; empty before the seal."""
@@ -109,7 +163,7 @@ class Guard:
 
     def check(self) -> dict[ViolationKind, int]:
         """Count, log and act by policy. Raises LedgerViolationError under FAIL."""
-        violations = self.violations()
+        violations = self.noted = self.violations()
         for kind, count in violations.items():
             if count and kind not in self._logged:
                 self._logged.add(kind)
@@ -132,9 +186,16 @@ class Guard:
                 totals[kind] = totals.get(kind, 0) + count
         return totals
 
+    def _rewarm_counts(self) -> dict[ViolationKind, int]:
+        totals: Counter[ViolationKind] = Counter()
+        for instrument in self._instruments:
+            totals.update(instrument.rewarm_counts())
+        return dict(totals)
+
     def stop(self) -> None:
         """Freeze the counts and stop the instruments. May be called twice."""
         if self._final is None:
+            self._final_rewarm = self._rewarm_counts()
             self._final = self._counts()
             for instrument in self._instruments:
                 instrument.stop()

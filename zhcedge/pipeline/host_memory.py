@@ -9,12 +9,15 @@ audit uses it.
 from __future__ import annotations
 
 import ctypes
+import threading
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 
 from zhcedge.core.errors import BackendUnavailableError
+from zhcedge.core.leases import ThreadLeases
 from zhcedge.core.ports import Canary
 from zhcedge.core.types import GUARDED_BYTES, ViolationKind
 
@@ -57,7 +60,8 @@ class HostArrays:
     name = "numpy allocator hook"
 
     def __init__(self) -> None:
-        self._count = 0
+        self._count = self._rewarm_count = 0
+        self._leases = ThreadLeases()
         self.total_bytes = 0
         self._get, self._set = _handler_functions()
         default = self._get()
@@ -82,7 +86,10 @@ class HostArrays:
 
     def _see(self, size: int) -> None:
         if size >= GUARDED_BYTES:
-            self._count += 1
+            if self._leases.is_held:
+                self._rewarm_count += 1
+            else:
+                self._count += 1
             self.total_bytes += size
 
     def start(self) -> None:
@@ -97,6 +104,13 @@ class HostArrays:
 
     def counts(self) -> dict[ViolationKind, int]:
         return {ViolationKind.HOST_ARRAY: self._count}
+
+    def rewarm(self) -> AbstractContextManager[None]:
+        """The calling thread's arrays are counted apart."""
+        return self._leases.hold()
+
+    def rewarm_counts(self) -> dict[ViolationKind, int]:
+        return {ViolationKind.HOST_ARRAY: self._rewarm_count}
 
     def canaries(self) -> tuple[Canary, ...]:
         return (Canary(ViolationKind.HOST_ARRAY, self._plant),)
@@ -152,15 +166,17 @@ class HostObjects:
     """Counts intervals between two looks in which Python objects of OBJECT_BYTES or more came up.
 
     tracemalloc knows the peak since the last look; arrays seen by `arrays` meanwhile are not counted twice. All
-    threads of the process are seen. Slows Python's allocations down: for the audit only.
+    threads of the process are seen, and not told apart: while some thread holds a re-warm lease, what any of them does
+    is booked there. Slows Python's allocations down: for the audit only.
     """
 
     name = "tracemalloc peak"
 
     def __init__(self, arrays: HostArrays) -> None:
         self._arrays = arrays
-        self._count = 0
+        self._count = self._rewarm_count = self._open_leases = 0
         self._base = self._array_bytes = 0
+        self._lock = threading.Lock()
 
     def start(self) -> None:
         tracemalloc.start(1)
@@ -170,12 +186,36 @@ class HostObjects:
         """Nothing to do: tracemalloc sees every thread."""
 
     def counts(self) -> dict[ViolationKind, int]:
+        with self._lock:
+            self._close_interval()
+            return {ViolationKind.HOST_OBJECT: self._count}
+
+    @contextmanager
+    def rewarm(self) -> Iterator[None]:
+        """Until the block ends, large objects of every thread are counted apart."""
+        with self._lock:
+            self._close_interval()
+            self._open_leases += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._close_interval()
+                self._open_leases -= 1
+
+    def rewarm_counts(self) -> dict[ViolationKind, int]:
+        return {ViolationKind.HOST_OBJECT: self._rewarm_count}
+
+    def _close_interval(self) -> None:
+        """Judge what came up since the last look, and begin anew. Caller holds the lock."""
         array_bytes = self._arrays.total_bytes - self._array_bytes
         _, peak = tracemalloc.get_traced_memory()
         if peak - self._base - array_bytes >= OBJECT_BYTES:
-            self._count += 1
+            if self._open_leases:
+                self._rewarm_count += 1
+            else:
+                self._count += 1
         self._look()
-        return {ViolationKind.HOST_OBJECT: self._count}
 
     def _look(self) -> None:
         tracemalloc.reset_peak()
@@ -209,6 +249,13 @@ class ArenaGrowth:
 
     def counts(self) -> dict[ViolationKind, int]:
         return {ViolationKind.ARENA_GROWTH: self._refused()}
+
+    def rewarm(self) -> AbstractContextManager[None]:
+        """Nothing to set apart: the arena refuses nothing to a thread with a lease of its own."""
+        return nullcontext()
+
+    def rewarm_counts(self) -> dict[ViolationKind, int]:
+        return {}
 
     def canaries(self) -> tuple[Canary, ...]:
         return (Canary(ViolationKind.ARENA_GROWTH, self._plant),)

@@ -1,14 +1,14 @@
 """The ledger: what moved, how it is known, and whether the run kept its promise.
 
 `fail`: a violation was counted in the active phase. `unproved`: none was, but something that the run claims could
-not be seen on this machine. `pass`: none was, and every planted canary was seen.
+not be seen on this machine, or no frame came. `pass`: none was, frames came, and every planted canary was seen.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from zhcedge.core.types import Hop, ViolationKind
 from zhcedge.pipeline.guard import Proof
@@ -29,7 +29,10 @@ class LedgerReport:
         frames: frames of the active phase that they apply to.
         violations: counts since the seal, one for every kind that was watched.
         proof: what the canaries showed.
-        pool_bytes: memory that the arena handed out before the seal.
+        pool_bytes: memory that the arena handed out.
+        rewarm: what happened under re-warm leases since the seal, kinds that happened only. Not judged: a stream that
+            changed its format, or a channel that was added, needs memory.
+        rewarms: leases that something was booked to since the seal, by their reason.
     """
 
     hops: tuple[Hop, ...]
@@ -37,12 +40,14 @@ class LedgerReport:
     violations: dict[ViolationKind, int]
     proof: Proof
     pool_bytes: int
+    rewarm: Mapping[ViolationKind, int] = field(default_factory=dict)
+    rewarms: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:
         if any(self.violations.values()):
             return Verdict.FAIL
-        if self.proof.blind or self.proof.seen != self.proof.planted:
+        if not self.frames or self.proof.blind or self.proof.seen != self.proof.planted:
             return Verdict.UNPROVED
         return Verdict.PASS
 
@@ -52,7 +57,16 @@ class LedgerReport:
         names = ", ".join(sorted(kind.value for kind in self.proof.blind))
         blind = f"; not visible here: {names}" if names else ""
         canaries = f"canaries {self.proof.seen} of {self.proof.planted} seen"
-        return f"after seal: {counts}; {canaries}{blind}: {self.verdict.value}"
+        rewarm = f"; {self.rewarm_text()}" if self.rewarms else ""
+        empty = "" if self.frames else "; no frame was processed"
+        return f"after seal: {counts}{rewarm}; {canaries}{blind}{empty}: {self.verdict.value}"
+
+    def rewarm_text(self) -> str:
+        """One clause: "2 re-warm leases (front: new size 2): device allocation 6, device free 4"."""
+        leases = ", ".join(f"{reason} {count}" for reason, count in self.rewarms.items())
+        counts = ", ".join(f"{kind.value} {count}" for kind, count in self.rewarm.items()) or "nothing counted"
+        total = sum(self.rewarms.values())
+        return f"{total} re-warm lease{'' if total == 1 else 's'} ({leases}): {counts}"
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -61,6 +75,8 @@ class LedgerReport:
             "text": self.text(),
             "frames": self.frames,
             "violations": {kind.value: count for kind, count in self.violations.items()},
+            "rewarm": {kind.value: count for kind, count in self.rewarm.items()},
+            "rewarm_leases": dict(self.rewarms),
             "canaries_planted": self.proof.planted,
             "canaries_seen": self.proof.seen,
             "not_visible": sorted(kind.value for kind in self.proof.blind),

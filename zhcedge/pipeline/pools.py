@@ -11,6 +11,9 @@ from typing import Generic
 from zhcedge.core.ports import FrameSlot
 from zhcedge.core.types import B
 
+IN_HAND = ("lane", "collector")
+"""Holders that work on a frame at once: one that keeps it for long has stalled."""
+
 
 class SlotPool(Generic[B]):
     """The slots of one channel. Any thread may acquire and release; a slot has one holder at a time.
@@ -54,6 +57,11 @@ class SlotPool(Generic[B]):
         """Give a slot back, from whichever thread is done with it."""
         slot.holder = "free"
         self._free.put(slot)
+
+    @property
+    def in_hand(self) -> int:
+        """Slots that a stage works on. Those that wait, for a lane or at a sink, are not among them."""
+        return sum(slot.holder in IN_HAND for slot in self._slots)
 
     def holders(self) -> str:
         """Who holds the slots, for a message about a starved channel: "lane 0: 2, sink mp4: 4"."""

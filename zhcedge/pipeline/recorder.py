@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zhcedge.core.files import write_whole
+from zhcedge.core.ports import NO_RANGES, Ranges
 
 SPAN_DTYPE = np.dtype(
     [
@@ -45,10 +46,15 @@ class Recorder:
         memory: zeroed or earlier recorder memory of `Recorder.size(capacity)` bytes.
         capacity: rows.
 
+    Attributes:
+        ranges: told by the frame path's threads what they begin and end, for a profiler beside us; set at
+            initialisation, before the threads start.
+
     `span` may be called by any thread. Names and tracks are registered at initialisation.
     """
 
     def __init__(self, memory: memoryview, capacity: int) -> None:
+        self.ranges: Ranges = NO_RANGES
         self._memory, self._capacity = memory, capacity
         self._next = itertools.count()
         self._names = _Table(memory[64 : 64 + _TABLE_BYTES])

@@ -19,9 +19,10 @@ from zhcedge.core.types import DETECTION_DTYPE, MAX_DETECTIONS, DetectionArray, 
 
 _HEADER = struct.Struct("<Q")  # records written since the start
 _HEADER_BYTES = 64
-# number, crc | channel, is_end, count, width, height, frame sequence, capture, read, ready (ns), media time, synced
+# number, crc | channel, flags, count, width, height, frame sequence, capture, read, ready (ns), media time, synced
 _PREFIX = struct.Struct("<QI4x")
 _BODY = struct.Struct("<IIIIIxxxxqqqqdI4x")
+_END, _STILL, _UNSEEN = 1, 2, 4  # flags
 RECORD_BYTES = _PREFIX.size + _BODY.size + MAX_DETECTIONS * DETECTION_DTYPE.itemsize
 
 
@@ -35,6 +36,9 @@ class RingRecord:
         ready_ns: monotonic clock when the record was published.
         detections: a copy, DETECTION_DTYPE.
         is_end: the channel has ended; no detections.
+        is_still: the frame was not detected in, because nothing moved since the last one that was; no detections.
+        is_unseen: the frame was not detected in, because detection is switched off; no detections, and nothing is known
+            of what was there before.
     """
 
     info: FrameInfo
@@ -43,6 +47,8 @@ class RingRecord:
     ready_ns: int
     detections: DetectionArray
     is_end: bool = False
+    is_still: bool = False
+    is_unseen: bool = False
 
 
 class DetectionRing:
@@ -75,7 +81,15 @@ class DetectionRing:
         """Write a record over the oldest one. More than MAX_DETECTIONS detections can't occur in a result."""
         data = record.detections.tobytes()
         self.write(
-            record.info, record.width_px, record.height_px, record.ready_ns, len(record.detections), data, record.is_end
+            record.info,
+            record.width_px,
+            record.height_px,
+            record.ready_ns,
+            len(record.detections),
+            data,
+            is_end=record.is_end,
+            is_still=record.is_still,
+            is_unseen=record.is_unseen,
         )
 
     def write(
@@ -86,7 +100,10 @@ class DetectionRing:
         ready_ns: int,
         count: int,
         detections: bytes | memoryview,
+        *,
         is_end: bool = False,
+        is_still: bool = False,
+        is_unseen: bool = False,
     ) -> None:
         """`publish` without a record object in between, for the hot path; `detections` are `count` x 24 bytes."""
         number = self._number
@@ -97,7 +114,7 @@ class DetectionRing:
             self._memory,
             body,
             info.channel,
-            is_end,
+            is_end * _END + is_still * _STILL + is_unseen * _UNSEEN,
             count,
             width_px,
             height_px,
@@ -137,7 +154,7 @@ class DetectionRing:
         offset = _HEADER_BYTES + (number % self._capacity) * RECORD_BYTES
         raw = bytes(self._memory[offset : offset + RECORD_BYTES])
         found, crc = _PREFIX.unpack_from(raw, 0)
-        channel, is_end, count, width, height, sequence, capture, read, ready, media_s, synced = _BODY.unpack_from(
+        channel, flags, count, width, height, sequence, capture, read, ready, media_s, synced = _BODY.unpack_from(
             raw, _PREFIX.size
         )
         end = _PREFIX.size + _BODY.size + count * DETECTION_DTYPE.itemsize
@@ -145,4 +162,5 @@ class DetectionRing:
             return None
         info = FrameInfo(channel, sequence, capture, read, media_s, bool(synced))
         detections = np.frombuffer(raw, DETECTION_DTYPE, count, _PREFIX.size + _BODY.size)
-        return RingRecord(info, width, height, ready, detections, bool(is_end))
+        kinds = (bool(flags & kind) for kind in (_END, _STILL, _UNSEEN))
+        return RingRecord(info, width, height, ready, detections, *kinds)

@@ -5,375 +5,252 @@ are the only currency, so every queue is bounded by the pools. A slot travels
 
     pool -> reader (read, ingest) -> channel's ready queue -> runner (launch) -> collector (results) -> sinks -> pool
 
-The same pass serves warm-up (a few frames, no sinks) and the active phase.
+The same pass serves warm-up (a few frames, no sinks) and the active phase. Channels may come and go while it runs.
 """
 
 from __future__ import annotations
 
-import collections
 import logging
 import queue
-import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
-import numpy as np
-
-from zhcedge.core.errors import OutputError, PipelineError, ZhcEdgeError
-from zhcedge.core.ports import (
-    Clock,
-    Device,
-    EndOfStream,
-    Fence,
-    FrameSlot,
-    Idle,
-    Program,
-    Sink,
-)
-from zhcedge.core.types import DETECTION_DTYPE, RESULT_DTYPE, B, DetectionArray, FrameInfo
-from zhcedge.pipeline.channel import Channel, Launcher, read_ahead
+from zhcedge.core.errors import PipelineError, ZhcEdgeError
+from zhcedge.core.ports import Clock, Device, FrameSlot
+from zhcedge.core.types import B
+from zhcedge.pipeline.channel import Channel, ChannelListener, Launcher, read_ahead
+from zhcedge.pipeline.collecting import Collector
+from zhcedge.pipeline.drawing import Drawer
 from zhcedge.pipeline.guard import Guard
-from zhcedge.pipeline.pools import SharedSlot
+from zhcedge.pipeline.handing import SinkFeeder
+from zhcedge.pipeline.launching import ChannelEnd, LaneRunner, Launch, Outcome, Stopped
+from zhcedge.pipeline.reader import Reader
 from zhcedge.pipeline.recorder import Recorder
-from zhcedge.pipeline.ring import DetectionRing, RingRecord
+from zhcedge.pipeline.ring import DetectionRing
 from zhcedge.pipeline.spans import Spans
 
 log = logging.getLogger(__name__)
 
-_POLL_S = 0.2  # how often a blocked thread looks whether it should stop
-_STALL_S = 30.0  # a launch that takes longer is a hang, not a slow stage
-_SINK_RETRY_S = 0.0005  # less than a fast encoder takes for what waits in its queue, so that it never runs dry
-_LAUNCH_ENDED = -1  # among the tokens: no channel's, but news for the runner
-
-# Where a result's parts lie in RESULT_DTYPE: read as bytes, because numpy's records cost microseconds a frame.
-_COUNT = struct.Struct("<i")
-_DETECTIONS_AT = int(RESULT_DTYPE.fields["detections"][1]) if RESULT_DTYPE.fields else 0
-_DETECTION_BYTES = DETECTION_DTYPE.itemsize
+_JOIN_S = 0.5  # how often the owner of a run looks whether it has failed
+_ABANDON_S = 10.0  # how long threads may take to end after a failure
 
 
 @dataclass(frozen=True)
-class _Launch(Generic[B]):
-    launcher: Launcher[B]
-    program: Program[B]
-    fence: Fence
-    slots: Sequence[FrameSlot[B]]
-    started_ns: int
+class PassParts(Generic[B]):
+    """What every pass of a run works with.
 
+    Attributes:
+        launchers: launch positions of the lanes, by turns.
+        sizes: batch sizes to launch, growing.
+        max_wait_ms: longest wait for a batch to fill while a lane is idle.
+        drawer: makes or returns the drawer; called by the collector thread.
+        listener: told how channels are doing.
+    """
 
-@dataclass(frozen=True)
-class _ChannelEnd:
-    channel: int
+    device: Device[B]
+    launchers: Sequence[Launcher[B]]
+    sizes: Sequence[int]
+    max_wait_ms: int
+    guard: Guard
+    recorder: Recorder
+    clock: Clock
+    drawer: Callable[[], Drawer[B]]
+    listener: ChannelListener
 
 
 class FramePass(Generic[B]):
     """One pass of frames from the sources to the ring: warm-up makes short ones, the active phase one.
 
     Args:
+        channels: opened; more may be attached while it runs.
         frame_limit: frames to read from each channel, 0 for all there are.
+        limit_s: seconds after which no more is read, 0 for no limit.
         ring: where results go; None in warm-up.
         inspect: called by the collector with every finished slot, before sinks.
         heartbeat: called by the collector with the total of finished frames after each launch.
 
-    `run` blocks its caller until every channel has ended or `stop` was called, and raises what a thread raised.
+    `run` blocks its caller until every channel has ended or `stop` was called, and raises what a thread raised. A
+    source that breaks is no such error: it ends its channel.
     """
 
     def __init__(
         self,
-        device: Device[B],
+        parts: PassParts[B],
         channels: Sequence[Channel[B]],
-        launchers: Sequence[Launcher[B]],
-        guard: Guard,
-        recorder: Recorder,
-        clock: Clock,
         *,
         frame_limit: int = 0,
+        limit_s: float = 0.0,
         ring: DetectionRing | None = None,
         inspect: Callable[[FrameSlot[B]], None] = lambda slot: None,
         heartbeat: Callable[[int], None] = lambda frames: None,
     ) -> None:
-        self._device, self._channels, self._guard, self._clock = device, tuple(channels), guard, clock
-        self.frame_limit, self._ring, self._inspect, self._heartbeat = frame_limit, ring, inspect, heartbeat
-        self._spans = Spans(
-            recorder,
-            [channel.name for channel in self._channels],
-            {launcher.lane.index for launcher in launchers},
-        )
-        sizes = sorted(launchers[0].programs)
-        # Waiting frames -> how many of them to launch: the largest program that they fill.
-        self._batch_for = [max(size for size in (0, *sizes) if size <= count) for count in range(sizes[-1] + 1)]
-        self._tokens: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._credits: dict[int, queue.SimpleQueue[None]] = {}  # of channels that read files
-        for channel in self._channels:
-            if not channel.facts.is_live:
-                self._credits[channel.index] = queue.SimpleQueue()
-                for _ in range(read_ahead(len(self._channels), sizes[-1])):
-                    self._credits[channel.index].put(None)
-        self._free: queue.SimpleQueue[Launcher[B]] = queue.SimpleQueue()
-        for launcher in launchers:
-            self._free.put(launcher)
-        self._inflight: queue.SimpleQueue[_Launch[B] | _ChannelEnd | None] = queue.SimpleQueue()
-        self._stopping = threading.Event()
-        self._broken = threading.Event()
+        self.frame_limit, self._limit_s = frame_limit, limit_s
+        self._parts, self._ring, self._inspect = parts, ring, inspect
+        self._ranges = parts.recorder.ranges
+        self._spans = Spans(parts.recorder, {launcher.lane.index for launcher in parts.launchers})
+        self._stopping, self._broken = threading.Event(), threading.Event()
+        self._lock = threading.Lock()  # guards what `attach` and `expect` change
+        self._channels: dict[int, Channel[B]] = {}  # those that have not ended
+        self._expected = 0  # channels that will be attached later
+        self._readers: list[threading.Thread] = []
+        self._is_running = False
         self._error: ZhcEdgeError | None = None
-        self._last: dict[int, FrameInfo] = {}
-        self._views = [[slot.results.view(np.uint8).data for slot in channel.pool.slots] for channel in self._channels]
-        self._lanes = len({launcher.lane.index for launcher in launchers})
-        self._launched = self._collected = 0  # by the runner, by the collector
-        self.frames = 0
+        self._outcomes: queue.SimpleQueue[Outcome[B] | None] = queue.SimpleQueue()
+        self._runner = LaneRunner(
+            parts.launchers,
+            self._emit,
+            # Who is still on the way when the pass is stopped is not waited for: opening a camera may take minutes.
+            lambda: not (self._channels or (self._expected and not self._stopping.is_set())),
+            self._stopping,
+            self._broken,
+            parts.clock,
+            self._ranges,
+            parts.sizes,
+            parts.max_wait_ms,
+        )
+        self._feeder: SinkFeeder[B] = SinkFeeder(self._stopping, self._broken)
+        self._collector = Collector(
+            parts.guard,
+            parts.clock,
+            self._spans,
+            self._ranges,
+            self._broken,
+            ring,
+            lambda slot: self._inspect(slot),
+            heartbeat,
+            parts.drawer,
+            self._feeder,
+        )
+        for channel in channels:
+            self.attach(channel, len(channels))
+
+    @property
+    def frames(self) -> int:
+        """Finished so far, by all channels."""
+        return self._collector.frames
+
+    def watch_frames(self, inspect: Callable[[FrameSlot[B]], None]) -> None:
+        """Replace what `inspect` does. Before `run`."""
+        self._inspect = inspect
 
     def run(self) -> None:
         """Run to the end. Raises the first error of any thread, as an error of our tree."""
-        threads = [self._thread(f"reader {channel.name}", self._read, channel) for channel in self._channels]
-        threads += [self._thread("runner", self._launch_all), self._thread("collector", self._collect_all)]
+        with self._lock:
+            self._is_running = True
+            for reader in self._readers:
+                reader.start()
+        threads = [self._thread("runner", self._launch_all), self._thread("collector", self._collect_all)]
+        threads.append(self._thread("sink feeder", self._feeder.run))
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        self._join(threads)
+        self._join(self._readers)  # those that were attached meanwhile, too
         if self._error is not None:
             raise self._error
+
+    def _join(self, threads: Sequence[threading.Thread]) -> None:
+        """Wait for their end; after a failure not for ever, because one may be inside the driver of a lost GPU."""
+        left = [thread for thread in threads if thread.is_alive()]
+        while left and not self._broken.is_set():
+            left[0].join(_JOIN_S)
+            left = [thread for thread in left if thread.is_alive()]
+        deadline_s = time.monotonic() + _ABANDON_S
+        for thread in left:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+            if thread.is_alive():
+                log.error("thread %s does not end: it is left behind", thread.name)
 
     def stop(self) -> None:
         """Read no more frames; what is in flight is finished. Any thread, any time."""
         self._stopping.set()
+        self._runner.wake()
 
-    # -- reader ------------------------------------------------------------------------------------------------
-    def _read(self, channel: Channel[B]) -> None:
-        slot: FrameSlot[B] | None = None
-        try:
-            while not self._stopping.is_set() and not (self.frame_limit and channel.frames >= self.frame_limit):
-                slot = slot or self._slot_for(channel)
-                if slot is None and not channel.facts.is_live:
-                    continue
-                started_ns = self._clock.monotonic_ns()
-                item = channel.source.read(_POLL_S)
-                if isinstance(item, EndOfStream):
-                    break
-                if isinstance(item, Idle):
-                    continue
-                channel.frames += 1
-                self._spans.read(item.info, started_ns)
-                if slot is None:
-                    channel.dropped += 1
-                    item.release()
-                    continue
-                item.release(after=self._device.ingest(item.surface, slot, item.ready))
-                self._spans.ingest(item.info, self._clock.monotonic_ns())
-                slot.info, slot.holder = item.info, "ready queue"
-                channel.ready.append(slot)
-                slot = None
-                self._tokens.put(channel.index)
-        finally:
-            if slot is not None:
-                channel.pool.release(slot)
-            channel.ready.append(None)
-            self._tokens.put(channel.index)
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
 
-    def _slot_for(self, channel: Channel[B]) -> FrameSlot[B] | None:
-        """A slot to read into. A file waits for one; a live channel takes back its own oldest waiting frame."""
-        credits = self._credits.get(channel.index)
-        if credits is None:
-            slot = channel.pool.acquire("reader", 0.0) or self._take_back(channel)
-            if slot is None:
-                channel.note_starved(self._clock.monotonic_ns())
-            else:
-                channel.note_fed()
-            return slot
-        try:
-            credits.get(timeout=_POLL_S)
-        except queue.Empty:
-            return None
-        slot = channel.pool.acquire("reader", _POLL_S)
-        if slot is None:
-            credits.put(None)
-            channel.note_starved(self._clock.monotonic_ns())
-        else:
-            channel.note_fed()
-        return slot
+    # -- channels that come and go -----------------------------------------------------------------------------
+    def attach(self, channel: Channel[B], channels: int = 0) -> None:
+        """Work on this channel from now on. Any thread.
 
-    def _take_back(self, channel: Channel[B]) -> FrameSlot[B] | None:
-        try:
-            slot = channel.ready.popleft()
-        except IndexError:
-            return None
-        if slot is not None:
-            channel.dropped += 1
-            slot.holder = "reader"
-        return slot
-
-    # -- runner ------------------------------------------------------------------------------------------------
-    def _launch_all(self) -> None:
-        open_channels = len(self._channels)
-        carried: collections.deque[FrameSlot[B]] = collections.deque()
-        try:
-            while open_channels or carried:
-                # A free lane comes first: until then a live reader can still replace what is waiting by newer frames.
-                launcher: Launcher[B] | None = self._free_launcher()
-                ended = self._gather(carried)
-                launcher = self._launch(launcher, carried)
-                for channel in ended:
-                    # An end goes after the channel's frames, and a batch may have left some behind.
-                    while any(slot.channel == channel for slot in carried):
-                        launcher = self._launch(launcher or self._free_launcher(), carried)
-                    open_channels -= 1
-                    self._inflight.put(_ChannelEnd(channel))
-                if launcher is not None:
-                    self._free.put(launcher)
-        finally:
-            self._inflight.put(None)
-            for slot in carried:
-                self._channels[slot.channel].pool.release(slot)
-
-    def _gather(self, carried: collections.deque[FrameSlot[B]]) -> list[int]:
-        """Add waiting slots to `carried`; blocks for the first. Returns channels that ended.
-
-        While every lane has work a launch would only queue up behind it: then this waits for a full batch, until a
-        launch ends. Lanes take turns, so as many launches in flight as there are lanes means one on each.
+        Args:
+            channels: how many there are, for how far each file may read ahead; default: those here now.
         """
-        ended: list[int] = []
-        while len(carried) < len(self._batch_for) - 1 and not ended:
-            is_hurried = bool(carried) and self._launched - self._collected < self._lanes
-            try:
-                token = self._tokens.get_nowait() if is_hurried else self._tokens.get(timeout=_POLL_S)
-            except queue.Empty:
-                if self._broken.is_set():
-                    raise _Stopped from None
-                if is_hurried or not carried:
-                    return ended
-                continue
-            if token == _LAUNCH_ENDED:
-                continue
-            try:
-                slot = self._channels[token].ready.popleft()
-            except IndexError:  # a live reader took it back
-                continue
-            if slot is None:
-                ended.append(token)
-                continue
-            carried.append(slot)
-            if token in self._credits:
-                self._credits[token].put(None)
-        return ended
+        with self._lock:
+            if not channel.facts.is_live:
+                channel.credits = queue.SimpleQueue()
+                for _ in range(read_ahead(channels or len(self._channels) + 1, self._parts.sizes[-1])):
+                    channel.credits.put(None)
+            self._spans.add(channel.index, channel.name)
+            self._collector.add(channel)
+            self._channels[channel.index] = channel
+            self._runner.watch(tuple(self._channels.values()))
+            self._readers = [reader for reader in self._readers if reader.is_alive() or not self._is_running]
+            self._readers.append(self._thread(f"reader {channel.name}", self._read, channel))
+            if self._is_running:
+                self._readers[-1].start()
 
-    def _launch(self, launcher: Launcher[B] | None, carried: collections.deque[FrameSlot[B]]) -> Launcher[B] | None:
-        """Launch as many of `carried` as fill a program. Returns the launcher when there was nothing to launch."""
-        if launcher is None or not carried:
-            return launcher
-        batch = self._batch_for[min(len(carried), len(self._batch_for) - 1)]
-        slots = tuple(carried.popleft() for _ in range(batch))
-        for slot in slots:
-            slot.holder = "lane"
-        program = launcher.programs[batch]
-        started_ns = self._clock.monotonic_ns()
-        self._inflight.put(_Launch(launcher, program, program.launch(slots), slots, started_ns))
-        self._launched += 1
-        return None
+    def expect(self, channels: int) -> None:
+        """So many more (or fewer) channels will be attached: unless stopped, the pass goes on till then. Any thread."""
+        with self._lock:
+            self._expected += channels
+        self._runner.wake()
 
-    def _free_launcher(self) -> Launcher[B]:
-        while True:
-            try:
-                return self._free.get(timeout=_POLL_S)
-            except queue.Empty:
-                if self._broken.is_set():
-                    raise _Stopped from None
-
-    # -- collector ---------------------------------------------------------------------------------------------
-    def _collect_all(self) -> None:
-        while True:
-            item = self._inflight.get()
-            if item is None:
-                self._guard.check()
-                return
-            if isinstance(item, _ChannelEnd):
-                self._publish_end(item.channel)
-            else:
-                self._collect(item)
-
-    def _collect(self, launch: _Launch[B]) -> None:
-        self._wait(launch)
-        done_ns = self._clock.monotonic_ns()
-        times = launch.program.stage_times()
-        self._free.put(launch.launcher)  # at once: the lane must not wait for what follows
-        self._collected += 1
-        self._tokens.put(_LAUNCH_ENDED)
-        self._spans.stages(launch.launcher.lane.index, launch.slots[0].info, times, launch.started_ns, done_ns)
-        for slot in launch.slots:
-            slot.holder = "collector"
-            self._inspect(slot)
-            self._publish(slot)
-            self._spans.collect(slot.info, done_ns, self._clock.monotonic_ns())
-            self._hand_to_sinks(slot)
-        if self._ring is not None:
-            self._ring.wake()
-        self.frames += len(launch.slots)
-        self._heartbeat(self.frames)
-        if self._collected % self._guard.check_interval == 0:
-            self._guard.check()
-
-    def _wait(self, launch: _Launch[B]) -> None:
-        deadline_ns = self._clock.monotonic_ns() + int(_STALL_S * 1e9)
-        while not launch.fence.wait(_POLL_S):
-            if self._broken.is_set():
-                raise _Stopped
-            if self._clock.monotonic_ns() > deadline_ns:
-                raise PipelineError(f"no result for {_STALL_S:.0f} s", where=f"lane {launch.launcher.lane.index}")
-
-    def _publish(self, slot: FrameSlot[B]) -> None:
-        if self._ring is None:
-            return
-        view, image = self._views[slot.channel][slot.index], slot.surface.format
-        count: int = _COUNT.unpack_from(view)[0]
-        detections = view[_DETECTIONS_AT : _DETECTIONS_AT + count * _DETECTION_BYTES]
-        self._last[slot.channel] = slot.info
-        self._ring.write(slot.info, image.width_px, image.height_px, self._clock.monotonic_ns(), count, detections)
-
-    def _publish_end(self, channel: int) -> None:
-        if self._ring is None:
-            return
-        info = self._last.get(channel, FrameInfo(channel, -1, self._clock.wall_ns(), self._clock.monotonic_ns()))
-        image = self._channels[channel].facts.format
-        empty: DetectionArray = self._channels[channel].pool.slots[0].results[0]["detections"][:0]
-        self._ring.publish(
-            RingRecord(info, image.width_px, image.height_px, self._clock.monotonic_ns(), empty, is_end=True)
-        )
-        self._ring.wake()
-
-    def _hand_to_sinks(self, slot: FrameSlot[B]) -> None:
-        channel = self._channels[slot.channel]
-        sinks = channel.sinks if self._ring is not None else ()  # warm-up frames are nobody's output
-        if not sinks:
-            channel.pool.release(slot)
-            return
-        shared = channel.shared[slot.index]
-        shared.begin(len(sinks))
-        for sink, name in zip(sinks, channel.sink_names, strict=True):
-            slot.holder = name
-            try:
-                is_taken = name not in channel.broken_sinks and self._submit(channel, sink, slot, shared)
-            except OutputError as error:
-                # The other sinks and detection go on; the sink raises again when it is closed.
-                log.error("channel %s, %s: %s", channel.name, name, error)
-                channel.broken_sinks.add(name)
-                is_taken = False
-            if not is_taken:
-                channel.sink_dropped += 1
-                shared.give_back(slot)
-
-    def _submit(self, channel: Channel[B], sink: Sink[B], slot: FrameSlot[B], shared: SharedSlot[B]) -> bool:
-        """A file waits for its sinks, so that no frame of the output is missing; a camera's frame is dropped."""
-        while not sink.submit(slot, shared.give_back):
-            if channel.facts.is_live or self._broken.wait(_SINK_RETRY_S):
-                return False
-        return True
+    def _emit(self, outcome: Outcome[B]) -> None:
+        if isinstance(outcome, ChannelEnd):
+            with self._lock:
+                del self._channels[outcome.channel.index]
+                self._runner.watch(tuple(self._channels.values()))
+        self._outcomes.put(outcome)
 
     # -- threads -----------------------------------------------------------------------------------------------
+    def _read(self, channel: Channel[B]) -> None:
+        clock = self._parts.clock
+        Reader(
+            channel,
+            self._parts.device,
+            clock,
+            self._spans,
+            self._ranges,
+            self._stopping,
+            self._runner.wake,
+            self._parts.listener,
+            frame_limit=self.frame_limit,
+            deadline_ns=clock.monotonic_ns() + int(self._limit_s * 1e9) if self._limit_s else 0,
+        ).run()
+
+    def _launch_all(self) -> None:
+        try:
+            self._runner.run()
+        finally:
+            self._outcomes.put(None)
+
+    def _collect_all(self) -> None:
+        try:
+            self._collect_outcomes()
+        finally:
+            self._feeder.finish()
+        self._parts.guard.check()
+
+    def _collect_outcomes(self) -> None:
+        while (item := self._outcomes.get()) is not None:
+            if isinstance(item, Launch):
+                launcher = item.launcher
+                self._collector.launch(item, lambda launcher=launcher: self._runner.launch_ended(launcher))  # type: ignore[misc]
+            elif isinstance(item, ChannelEnd):
+                self._collector.channel_end(item)
+            else:
+                self._collector.skipped(item)
+
     def _thread(self, name: str, body: Callable[..., None], *args: object) -> threading.Thread:
         def guarded() -> None:
-            self._guard.watch_thread()
+            self._parts.guard.watch_thread()
             try:
                 body(*args)
-            except _Stopped:
+            except Stopped:
                 pass
             except ZhcEdgeError as error:
                 self._fail(error)
@@ -387,8 +264,5 @@ class FramePass(Generic[B]):
         self._error = self._error or error
         self._broken.set()
         self._stopping.set()
-        self._inflight.put(None)
-
-
-class _Stopped(Exception):
-    """Unwinds a thread because another one failed."""
+        self._runner.wake()
+        self._outcomes.put(None)

@@ -21,10 +21,13 @@ SPANS = 1 << 16
 
 COUNTERS = (
     "phase",
-    "heartbeat",  # frames through the collector: what a watchdog should look at
+    "heartbeat",  # frames through the collector
+    "alive",  # seconds that the frame process has been able to count
+    "in_hand",  # frames that a lane or the collector holds, every second
     "frames_dropped",
     "canaries_planted",
     "canaries_seen",
+    "kinds_not_visible",  # of violations that the run claims to see
     *(f"violations: {kind.value}" for kind in ViolationKind),
 )
 

@@ -17,18 +17,21 @@ class Spans:
     - collect: from the launch's end until the frame's results are in the ring.
 
     Args:
-        channels: their names, in order.
         lanes: indices of the lanes in use.
     """
 
-    def __init__(self, recorder: Recorder, channels: Sequence[str], lanes: Collection[int]) -> None:
+    def __init__(self, recorder: Recorder, lanes: Collection[int]) -> None:
         self._recorder = recorder
         self._read, self._ingest = recorder.name("read"), recorder.name("ingest")
         self._collect, self._run = recorder.name("collect"), recorder.name("run")
-        self._readers = [recorder.track(f"reader {channel}") for channel in channels]
+        self._readers: dict[int, int] = {}
         self._lanes = {index: recorder.track(f"lane {index}") for index in sorted(lanes)}
         self._collector = recorder.track("collector")
         self._ended_ns: dict[int, int] = {}
+
+    def add(self, channel: int, name: str) -> None:
+        """A channel, before its first frame. Any thread."""
+        self._readers[channel] = self._recorder.track(f"reader {name}")
 
     def read(self, info: FrameInfo, started_ns: int) -> None:
         channel = info.channel

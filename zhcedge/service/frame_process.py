@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -10,6 +11,10 @@ import subprocess
 from collections.abc import Sequence
 
 from zhcedge.core.errors import PipelineError, ZhcEdgeError
+
+log = logging.getLogger(__name__)
+
+_DEATH_S = 5.0  # how long a killed process may take to be gone
 
 CONTROL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What asks the daemon to drain. The control process acts on them, the frame process ignores them."""
@@ -59,20 +64,29 @@ class FrameProcess:
     def messages(self) -> tuple[list[dict[str, object]], bool]:
         """What has arrived, and whether the process has closed its end (it has ended or is about to)."""
         is_closed = False
+        chunks = [self._buffer]
         try:
             while chunk := self._socket.recv(65536):
-                self._buffer += chunk
+                chunks.append(chunk)
             is_closed = True
         except BlockingIOError:
             pass
         except OSError:  # connection reset: the process was killed
             is_closed = True
-        *lines, self._buffer = self._buffer.split(b"\n")
+        *lines, self._buffer = b"".join(chunks).split(b"\n")
         return [json.loads(line) for line in lines], is_closed
 
     def request_stop(self) -> None:
         """Ask for a drain; the process then reports and ends."""
         self._send({"stop": True})
+
+    def command(self, number: int, word: str, name: str, value: object = None) -> None:
+        """Ask something of a channel (app/frame_commands lists the words and their values, which JSON can say).
+
+        The answer with this number comes with `messages`: {"done": number, "value": ...} or {"refused": number,
+        "error": facts}.
+        """
+        self._send({"command": number, "do": word, "name": name, "value": value})
 
     def _send(self, message: dict[str, object]) -> None:
         try:
@@ -84,19 +98,27 @@ class FrameProcess:
             self._socket.setblocking(False)
 
     def wait(self, timeout_s: float) -> int:
-        """The exit status once the pipe is closed; a process that does not end in time is killed."""
+        """The exit status once the pipe is closed; a process that does not end in time is killed.
+
+        One that is stuck in the kernel, in the driver of a lost GPU, does not die either: it is left behind.
+        """
         try:
-            status = self._process.wait(timeout_s)
+            return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGKILL)
-            status = self._process.wait()
-        return status
+            return self._kill()
+
+    def _kill(self) -> int:
+        self._process.kill()
+        try:
+            return self._process.wait(_DEATH_S)
+        except subprocess.TimeoutExpired:
+            log.error("frame process %d does not die: it is stuck in the kernel", self.pid)
+            return -signal.SIGKILL
 
     def close(self) -> None:
         """Kill what still runs and close the pipe."""
         if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+            self._kill()
         self._socket.close()
 
 

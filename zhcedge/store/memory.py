@@ -2,67 +2,134 @@
 
 from __future__ import annotations
 
-import itertools
+import time
 import uuid
-from collections import OrderedDict
+from contextlib import AbstractContextManager
 
-from zhcedge.core.ports import Message
+from zhcedge.core.delivery import Alert, Message, OnAlert, OpenEvent, Row
+from zhcedge.core.ports import Clock
+from zhcedge.store.alerts import Alerts, Drops
+from zhcedge.store.drafts import Draft, Drafter
+from zhcedge.store.settings import OutboxLimits
+from zhcedge.store.waiting import Waiting
 
 
 class MemoryOutbox:
-    """Implements core.ports.Outbox with at most `limit` rows.
+    """Implements core.delivery.Outbox within the limits. Belongs to the control loop's thread.
 
-    When it is full, a new row takes the place of the oldest expendable row (an event's `update`), or of the oldest row
-    when none is expendable. Both are counted in `dropped`. Belongs to the control loop's thread.
-
-    Raises:
-        ValueError: for a limit below 1.
+    Args:
+        limit: most rows, or all the limits.
+        clock: None takes the system's clocks, and takes the wall clock for one that was never set.
     """
 
-    def __init__(self, limit: int) -> None:
-        if limit < 1:
-            raise ValueError("an outbox needs room for at least one row")
-        self._limit = limit
+    def __init__(self, limit: int | OutboxLimits, clock: Clock | None = None, on_alert: OnAlert | None = None) -> None:
+        self._limits = OutboxLimits(limit) if isinstance(limit, int) else limit
+        self._clock = clock or _UnsetClock()
+        self._alerts = Alerts(on_alert or _ignore)
+        self._drops = Drops(self._alerts)
         self._outbox_id = uuid.uuid4().hex
-        self._next_id = 1
-        # In order of id. A plain dict would walk over its deleted entries to find the oldest one.
-        self._rows: OrderedDict[int, Message] = OrderedDict()
-        self._expendable: OrderedDict[int, None] = OrderedDict()
-        self._dropped = self._lost = 0
-
-    def append(self, message: Message, is_expendable: bool = False) -> int:
-        if len(self._rows) >= self._limit:
-            self._lost += not self._expendable
-            self.ack(next(iter(self._expendable or self._rows)))
-            self._dropped += 1
-        row_id = self._next_id
-        self._next_id += 1
-        self._rows[row_id] = message
-        if is_expendable:
-            self._expendable[row_id] = None
-        return row_id
-
-    def pending(self, after_id: int, limit: int) -> list[tuple[int, Message]]:
-        """At most `limit` rows above `after_id`. Rows at or below it are skipped one by one: keep them few."""
-        newer = itertools.dropwhile(lambda row: row[0] <= after_id, self._rows.items())
-        return list(itertools.islice(newer, limit))
-
-    def ack(self, row_id: int) -> None:
-        self._rows.pop(row_id, None)
-        self._expendable.pop(row_id, None)
+        self._drafter = Drafter(self._clock, 1, self._keep)
+        self._waiting = Waiting()
+        self._events: dict[str, OpenEvent] = {}
+        self._refused = 0
 
     @property
     def outbox_id(self) -> str:
         return self._outbox_id
 
     @property
-    def depth(self) -> int:
-        return len(self._rows)
+    def is_durable(self) -> bool:
+        return False
 
     @property
-    def lost(self) -> int:
-        return self._lost
+    def next_id(self) -> int:
+        return self._drafter.next_id
+
+    def batch(self) -> AbstractContextManager[None]:
+        return self._drafter.batch()
+
+    def append(
+        self, message: Message, is_expendable: bool = False, *, opens: OpenEvent | None = None, closes: str = ""
+    ) -> int:
+        return self._drafter.append(message, is_expendable, opens, closes)
+
+    def _keep(self, draft: Draft) -> None:
+        for held in draft.rows:
+            self._waiting.add(held)
+            self._trim()
+        for event_id, (_, event) in draft.events.items():
+            if event is None:
+                self._events.pop(event_id, None)
+            else:
+                self._events[event_id] = event
+
+    def _trim(self) -> None:
+        limits, waiting = self._limits, self._waiting
+        while len(waiting) > limits.max_messages or (waiting.bytes > limits.max_bytes and len(waiting) > 1):
+            victim = waiting.oldest_expendable or next(iter(waiting.by_id))
+            self._drop(victim)
+
+    def _drop(self, row_id: int) -> None:
+        held = self._waiting.remove(row_id)
+        if held is not None:
+            self._drops.note(held.is_expendable)
+
+    def open_events(self) -> list[OpenEvent]:
+        return list(self._events.values())
+
+    def pending(self, after_id: int, limit: int) -> list[Row]:
+        return self._waiting.after(after_id, limit)
+
+    def ack(self, row_id: int) -> None:
+        self._waiting.remove(row_id)
+
+    def refuse(self, row_id: int, reason: str) -> None:
+        """Forget the row: there is nowhere to keep it."""
+        self._refused += self._waiting.remove(row_id) is not None
+
+    def tick(self) -> None:
+        now_ns, max_age_ns = self._clock.monotonic_ns(), self._limits.max_age_s * 1e9
+        for row_id in self._waiting.expired(lambda held: now_ns - held.at_ns > max_age_ns):
+            self._drop(row_id)
+        self._drops.tick(now_ns)
+        self._alerts.deliver()
+
+    def close(self) -> None:
+        """Nothing: it ends with the process."""
+
+    @property
+    def depth(self) -> int:
+        return len(self._waiting)
 
     @property
     def dropped(self) -> int:
-        return self._dropped
+        return self._drops.dropped
+
+    @property
+    def lost(self) -> int:
+        return self._drops.lost
+
+    @property
+    def refused(self) -> int:
+        return self._refused
+
+    @property
+    def flash_bytes(self) -> int:
+        return 0
+
+
+class _UnsetClock:
+    """Implements Clock for rows that nobody will read after this process."""
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def wall_ns(self) -> int:
+        return time.time_ns()
+
+    def is_synced(self) -> bool:
+        return False
+
+
+def _ignore(alert: Alert) -> None:
+    """For an outbox whose alerts nobody wants."""

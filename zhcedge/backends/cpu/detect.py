@@ -1,6 +1,6 @@
 """Post-processing on the CPU: a model's output -> boxes in pixels of the source. The numpy twin of the GPU kernel.
 
-In this order, all in float32:
+Other heads than YOLOv8's are first written in its layout (heads.py). Then, in this order, all in float32:
 
 1. an anchor's score is its best class score, NaN scores ignored, ties to the lower class index; it is a candidate when
    the score is above the threshold and finite, the label is kept, and the box is finite and not empty;
@@ -14,12 +14,15 @@ In this order, all in float32:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from zhcedge.backends.cpu.arena import CpuArena, tensor_array
+from zhcedge.backends.cpu.arena import CpuArena, tensor_values
+from zhcedge.backends.cpu.heads import make_rewriter
 from zhcedge.backends.cpu.program import CpuLane
 from zhcedge.core.errors import PipelineError
 from zhcedge.core.geometry import Letterbox
@@ -76,7 +79,7 @@ class Detector:
         self._best_boxes = arena.array((4 * MAX_CANDIDATES,), np.float32, owner)
 
     def __call__(self, output: Floats, letterbox: Letterbox, result: npt.NDArray[np.void]) -> None:
-        """Fill `result`, a RESULT_DTYPE array of shape [1], from `output`, [4 + classes, anchors]."""
+        """Fill `result`, a RESULT_DTYPE array of shape [1], from `output`, [4 + classes, anchors] float32."""
         # Wild boxes may overflow on their way to being dropped.
         with np.errstate(over="ignore", invalid="ignore"):
             count = self._collect(output)
@@ -264,22 +267,23 @@ class DetectStage:
 
     def __init__(self, lane: CpuLane, model: ModelFacts, settings: DetectorSettings, arena: CpuArena) -> None:
         where = f"lane {lane.index}, detect"
-        if model.head is not HeadKind.YOLO_ANCHOR_FREE:
-            raise PipelineError(f"the cpu device can't decode a {model.head.value} head", where=where)
-        classes, anchors = model.output_shape[1] - 4, model.output_shape[2]
         labels = settings.label_indices or ()
-        if any(not 0 <= label < classes for label in labels):
-            raise PipelineError(f"labels {labels} are not all in 0..{classes - 1}", where=where)
+        if any(not 0 <= label < model.classes for label in labels):
+            raise PipelineError(f"labels {labels} are not all in 0..{model.classes - 1}", where=where)
         self._lane = lane
-        self._output = tensor_array(lane.output)
+        self._output = tensor_values(lane.output)
         self._input_size = (model.input_shape[3], model.input_shape[2])
-        self._detector = Detector(classes, anchors, settings, arena, where)
+        self._rewrite = make_rewriter(model, arena, where)
+        if model.head is HeadKind.END_TO_END:
+            settings = replace(settings, nms_iou=math.inf)  # nothing overlaps by more: step 3 keeps every box
+        self._detector = Detector(model.classes, model.anchors, settings, arena, where)
         self._letterboxes: dict[tuple[int, int], Letterbox] = {}
 
     def enqueue(self, batch: int) -> None:
         for index, slot in enumerate(self._lane.slots[:batch]):
             image = slot.surface.format
-            self._detector(self._output[index], self._letterbox(image.width_px, image.height_px), slot.results)
+            letterbox = self._letterbox(image.width_px, image.height_px)
+            self._detector(self._rewrite(self._output[index]), letterbox, slot.results)
 
     def _letterbox(self, width_px: int, height_px: int) -> Letterbox:
         size = (width_px, height_px)

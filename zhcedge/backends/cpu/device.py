@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from zhcedge.backends.cpu.arena import CpuArena, CpuBuffer
 from zhcedge.backends.cpu.detect import DetectStage
+from zhcedge.backends.cpu.heads import needs_rewrite, rewritten_bytes
 from zhcedge.backends.cpu.ingest import ingest
 from zhcedge.backends.cpu.letterbox import LetterboxStage
+from zhcedge.backends.cpu.motion import LumaMotion
 from zhcedge.backends.cpu.overlay import OverlayStage
+from zhcedge.backends.cpu.picture import LumaPicture
 from zhcedge.backends.cpu.program import Company, CpuLane, CpuProgram, DoneFence, ThreadHooks
 from zhcedge.core.errors import PipelineError
 from zhcedge.core.geometry import plane_sizes
-from zhcedge.core.ports import DeviceSettings, Fence, FrameSlot, Instrument, Lane, Stage
+from zhcedge.core.ports import Fence, FrameSlot, Instrument, Lane, Stage
+from zhcedge.core.requests import DeviceSettings
 from zhcedge.core.types import (
     RESULT_DTYPE,
     Agent,
@@ -45,6 +52,8 @@ class CpuDevice:
         self._hooks = ThreadHooks()
         self._company = Company()
         self._lanes: list[CpuLane] = []
+        self._programs: list[CpuProgram] = []
+        self._admitted: dict[tuple[int, int], FrameSlot[CpuBuffer]] = {}  # one of each kind, by channel and part
 
     @property
     def name(self) -> str:
@@ -71,10 +80,13 @@ class CpuDevice:
             size_bytes = sum(width * rows_px for width, rows_px in plane_sizes(nv12))
             name = f"ingest {image.width_px}x{image.height_px}"
             rows.append(row(name, Payload.PIXELS, size_bytes, "the decoder reuses its picture; overlay needs a copy"))
-        _, channels, height, width = model.input_shape
-        _, values, anchors = model.output_shape
-        rows.append(row("letterbox", Payload.TENSOR, 4 * channels * height * width, "the model's input"))
-        rows.append(row("engine output", Payload.TENSOR, 4 * values * anchors, "the model's output"))
+        input_bytes = math.prod(model.input_shape[1:]) * np.dtype(model.input_dtype).itemsize
+        output_bytes = math.prod(model.output_shape[1:]) * np.dtype(model.output_dtype).itemsize
+        rows.append(row("letterbox", Payload.TENSOR, input_bytes, "the model's input"))
+        rows.append(row("engine output", Payload.TENSOR, output_bytes, "the model's output"))
+        if needs_rewrite(model):
+            reason = "the output in the layout and precision that boxes are read from"
+            rows.append(row("head", Payload.TENSOR, rewritten_bytes(model), reason))
         rows.append(row("results", Payload.RESULTS, RESULT_DTYPE.itemsize, "detections of the frame"))
         return tuple(rows)
 
@@ -115,7 +127,28 @@ class CpuDevice:
         A size that comes later is prepared at its first launch, which must be before the seal.
         """
         formats = [image for image in self._arena.formats if image.pixel_format is PixelFormat.NV12]
-        return CpuProgram(stages, self._own(lane), batch, formats)
+        program = CpuProgram(stages, self._own(lane), batch, formats)
+        for slot in self._admitted.values():
+            program.admit(slot)
+        self._programs.append(program)
+        return program
+
+    def admit(self, slot: FrameSlot[CpuBuffer]) -> None:
+        """Prepare all programs, also those compiled later, for slots like this one."""
+        self._admitted[slot.channel, slot.part] = slot
+        for program in self._programs:
+            program.admit(slot)
+
+    def dismiss(self, channel: int) -> None:
+        """Forget the channel's slots. Tables for its picture size stay: another channel may have the same."""
+        for key in [key for key in self._admitted if key[0] == channel]:
+            del self._admitted[key]
+
+    def motion_meter(self, slot: FrameSlot[CpuBuffer], slots: int, owner: str) -> LumaMotion:
+        return LumaMotion(slot.surface.format, slots, self._arena, owner)
+
+    def picture_meter(self, slot: FrameSlot[CpuBuffer], owner: str) -> LumaPicture:
+        return LumaPicture(slot.surface.format)
 
     def watch_threads(self, hook: Callable[[], None]) -> None:
         """`hook` runs once on every lane's thread, before its next launch. Before launches start."""

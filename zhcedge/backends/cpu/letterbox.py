@@ -1,11 +1,12 @@
-"""Preprocessing on the CPU: a slot's picture -> letterboxed float32 RGB. The numpy twin of the GPU kernel.
+"""Preprocessing on the CPU: a slot's picture -> letterboxed RGB or BGR. The numpy twin of the GPU kernel.
 
 For every pixel of the scaled picture (core/geometry.py says where it samples):
 
 1. bilinear samples of luma and of chroma, each in its own plane at its own resolution. A luma position (x, y), already
    clamped to the picture, is chroma position (x / 2, (y - 0.5) / 2), clamped to the chroma plane;
 2. YCbCr to R'G'B' with the constants of ITU-R BT.601-7 or BT.709-6 (Kr, Kb), limited or full range, on 0..255;
-3. clamped to 0..255, times the model's scale. Nothing is rounded to 8 bits in between.
+3. clamped to 0..255, times the model's scale. Nothing is rounded to 8 bits in between. All in float32, also where
+   the model's input is float16: then each value is rounded once, at the end.
 
 Borders hold pad_value * scale. RGB24 skips step 2. P010 samples count as 8-bit values with a fraction (x / 256).
 """
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from zhcedge.backends.cpu.arena import CpuArena, CpuBuffer, pitch_bytes, tensor_array
+from zhcedge.backends.cpu.arena import CpuArena, CpuBuffer, Reals, pitch_bytes, tensor_values
 from zhcedge.backends.cpu.program import CpuLane, LaunchFence
 from zhcedge.core.errors import PipelineError
 from zhcedge.core.geometry import Letterbox, plane_sizes
@@ -121,18 +122,26 @@ class PlaneSampler:
         """Samples of scaled rows start..stop, [rows, width * components]: scratch, valid until the next call."""
         source = plane.view(self._sample_type)
         count = stop - start
-        raw, top, bottom = self._raw[:count], self._top[:count], self._bottom[:count]
-        # mode="clip" because "raise" makes numpy gather into a buffer of its own first; indices are in range.
-        np.take(source, self._rows.low[start:stop], axis=0, out=raw, mode="clip")
-        np.copyto(top, raw[:, : self._used])
-        np.take(source, self._rows.high[start:stop], axis=0, out=raw, mode="clip")
-        np.copyto(bottom, raw[:, : self._used])
+        top, bottom = self._top[:count], self._bottom[:count]
+        self._gather_rows(source, self._rows.low[start:stop], top)
+        self._gather_rows(source, self._rows.high[start:stop], bottom)
         _blend(top, bottom, self._row_weight[start:stop])
         left, right = self._left[:count], self._right[:count]
         self._gather(top, self._columns.low, left)
         self._gather(top, self._columns.high, right)
         _blend(left, right, self._column_weight)
         return left
+
+    def _gather_rows(self, source: npt.NDArray[np.generic], rows: Indices, out: Floats) -> None:
+        if source.shape[1] == self._raw.shape[1]:
+            raw = self._raw[: len(rows)]
+            # mode="clip" because "raise" makes numpy gather into a buffer of its own first; indices are in range.
+            np.take(source, rows, axis=0, out=raw, mode="clip")
+            np.copyto(out, raw[:, : self._used])
+            return
+        # Part of a wider picture: its rows lie apart, and take() would first copy all of them into one piece.
+        for row, target in zip(rows.tolist(), out, strict=True):
+            np.copyto(target, source[row, : self._used])
 
     def _gather(self, values: Floats, columns: Indices, out: Floats) -> None:
         # The samples of a pixel move together: numpy gathers 4- and 8-byte items by a fast path.
@@ -164,7 +173,10 @@ class PictureLetterbox:
         self._pad = model.pad_value * model.scale
         self._scale = model.scale
         self._samplers = self._make_samplers(image, arena, owner)
-        self._colors = color_rows(image, model.scale)
+        # One for each plane of the input; the planes of RGB24 in the same order.
+        red_first = color_rows(image, model.scale)
+        self._colors = red_first[::-1] if model.is_bgr else red_first
+        self._components = (2, 1, 0) if model.is_bgr else (0, 1, 2)
         strip = min(_STRIP_ROWS, self.box.height_px)
         # Arithmetic happens in contiguous scratch: over strided views numpy makes buffers of 32 KiB for each operand.
         self._scratch = tuple(arena.array((strip, self.box.width_px), np.float32, owner) for _ in range(4))
@@ -185,12 +197,12 @@ class PictureLetterbox:
             PlaneSampler(arena, owner, *chroma, 2, sample_type, chroma_width, pitches[1]),
         )
 
-    def fill_border(self, target: Floats) -> None:
+    def fill_border(self, target: Reals) -> None:
         """Set all of [3, H, W] to the pad value; the picture is written over its part of it."""
         target.fill(self._pad)
 
-    def __call__(self, surface: Surface[CpuBuffer], target: Floats, rows: range | None = None) -> None:
-        """Write the scaled picture into its place in `target`, [3, H, W] float32. Allocates nothing of 64 KiB.
+    def __call__(self, surface: Surface[CpuBuffer], target: Reals, rows: range | None = None) -> None:
+        """Write the scaled picture into its place in `target`, [3, H, W]. Allocates nothing of 64 KiB.
 
         Args:
             rows: of the scaled picture, to write a part of it; None for all.
@@ -204,7 +216,7 @@ class PictureLetterbox:
             strip = inner[:, start:stop]
             convert(surface, start, stop, strip)
 
-    def _convert_yuv(self, surface: Surface[CpuBuffer], start: int, stop: int, strip: Floats) -> None:
+    def _convert_yuv(self, surface: Surface[CpuBuffer], start: int, stop: int, strip: Reals) -> None:
         luma = self._samplers[0].strip(surface.planes[0].buffer, start, stop)
         chroma = self._samplers[1].strip(surface.planes[1].buffer, start, stop)
         u, v, term, value = (scratch[: stop - start] for scratch in self._scratch)
@@ -221,15 +233,15 @@ class PictureLetterbox:
                     np.add(value, term, out=value)
             self._store(value, out)
 
-    def _convert_rgb(self, surface: Surface[CpuBuffer], start: int, stop: int, strip: Floats) -> None:
+    def _convert_rgb(self, surface: Surface[CpuBuffer], start: int, stop: int, strip: Reals) -> None:
         pixels = self._samplers[0].strip(surface.planes[0].buffer, start, stop)
         value = self._scratch[0][: stop - start]
-        for component, out in enumerate(strip):
+        for component, out in zip(self._components, strip, strict=True):
             np.copyto(value, pixels[:, component::3])
             np.multiply(value, self._scale, out=value)
             self._store(value, out)
 
-    def _store(self, value: Floats, out: Floats) -> None:
+    def _store(self, value: Floats, out: Reals) -> None:
         np.clip(value, 0.0, self._limit, out=value)
         np.copyto(out, value)
 
@@ -246,7 +258,7 @@ class LetterboxStage:
 
     def __init__(self, lane: CpuLane, model: ModelFacts, arena: CpuArena) -> None:
         self._lane, self._model, self._arena = lane, model, arena
-        self._input = tensor_array(lane.input)
+        self._input = tensor_values(lane.input)
         self._pictures: dict[ImageFormat, tuple[PictureLetterbox, PictureLetterbox]] = {}
         self._bordered: list[ImageFormat | None] = [None] * len(self._input)
 
@@ -264,7 +276,7 @@ class LetterboxStage:
             self._write(upper, lower, slot.surface, target)
 
     def _write(
-        self, upper: PictureLetterbox, lower: PictureLetterbox, surface: Surface[CpuBuffer], target: Floats
+        self, upper: PictureLetterbox, lower: PictureLetterbox, surface: Surface[CpuBuffer], target: Reals
     ) -> None:
         if self._lane.company.is_shared:
             upper(surface, target)

@@ -2,6 +2,7 @@
 
 What is drawn, so that both agree to the byte:
 
+- the slot's mask, where it has one, is black before anything else; boxes and tags go on top of it;
 - edges are floor(coordinate + 0.5) and at least 1 pixel apart; a frame lies inside its box, 2 pixels thick, 3 from
   720 lines on, times the text scale (picture height / 900, at least 1);
 - a tag "label 0.87" (score in hundredths, rounded half to even) in black on the box's colour stands above the box,
@@ -14,6 +15,7 @@ The palette is in limited-range BT.601; other ranges and matrices shift the hues
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -24,7 +26,8 @@ from zhcedge.backends.cpu.arena import CpuArena, CpuBuffer
 from zhcedge.backends.cpu.glyphs import glyph_indices, load_atlas
 from zhcedge.backends.cpu.program import CpuLane
 from zhcedge.core.errors import PipelineError
-from zhcedge.core.types import ImageFormat, PixelFormat, Surface
+from zhcedge.core.ports import FrameSlot
+from zhcedge.core.types import ImageFormat, PixelFormat, Plane, Surface
 
 PALETTE = (
     (155, 98, 74),  # green
@@ -39,6 +42,9 @@ PALETTE = (
     (196, 128, 128),  # grey
 )
 """Y, U, V by label index modulo its length: bright, so that black text can be read on every one."""
+
+BLACK_LIMITED, BLACK_FULL = (16, 128, 128), (0, 128, 128)
+"""Y, U, V of what a mask hides, by the picture's range (ITU-R BT.601-7 and BT.709-6: black is 16 or 0)."""
 
 INK_LUMA = 16
 MAX_LABEL_CHARACTERS = 24
@@ -122,6 +128,16 @@ class Canvas:
         self._luma[y0:y1, x0:x1] = luma
         self._chroma[y0 // 2 : (y1 + 1) // 2, x0 // 2 : (x1 + 1) // 2] = u | v << 8
 
+    def hide(self, hidden: Hidden, color: tuple[int, int, int]) -> None:
+        """Fill what a mask hides. Raises PipelineError when the mask was made for another size."""
+        rows, width = self._chroma.shape
+        if (hidden.mask.rows, hidden.mask.width_bytes) != (rows, width):
+            raise PipelineError(
+                f"a mask for {hidden.mask.width_bytes} x {hidden.mask.rows} blocks, not {width} x {rows}"
+            )
+        for x0, y0, x1, y1 in hidden.rectangles:
+            self.fill(x0, y0, x1, y1, color)
+
     def paste(self, tile: CpuBuffer, x: int, y: int) -> None:
         """Copy a tile of luma with its top left corner at x, y."""
         height, width = tile.shape
@@ -154,9 +170,42 @@ class Canvas:
             self.paste(digits[digit], x + position * glyph_width, y)
 
 
-def draw(surface: Surface[CpuBuffer], results: npt.NDArray[np.void], tiles: TextTiles) -> None:
-    """Draw a RESULT_DTYPE array [1] into an NV12 surface. `tiles` fit the picture's text scale."""
+class Hidden:
+    """A mask as rectangles, which are filled faster than blocks are looked at.
+
+    Attributes:
+        rectangles: x0, y0, x1, y1 of each in pixels, x1 and y1 excluded; of an odd picture up to one pixel beyond it.
+    """
+
+    def __init__(self, mask: Plane[CpuBuffer]) -> None:
+        self.mask = mask
+        blocks = mask.buffer[: mask.rows, : mask.width_bytes]
+        changes = np.flatnonzero(np.any(blocks[1:] != blocks[:-1], axis=1)) + 1
+        bands = [0, *changes.tolist(), mask.rows]
+        self.rectangles = tuple(
+            (2 * x0, 2 * top, 2 * x1, 2 * bottom)
+            for top, bottom in itertools.pairwise(bands)
+            for x0, x1 in _runs(blocks[top])
+        )
+
+
+def _runs(row: CpuBuffer) -> list[list[int]]:
+    """[first, end) of each run of samples that are not 0."""
+    edges = np.flatnonzero(np.diff((row != 0).astype(np.int8), prepend=0, append=0))
+    pairs: list[list[int]] = edges.reshape(-1, 2).tolist()
+    return pairs
+
+
+def draw(
+    surface: Surface[CpuBuffer], results: npt.NDArray[np.void], tiles: TextTiles, hidden: Hidden | None = None
+) -> None:
+    """Draw a RESULT_DTYPE array [1] into an NV12 surface. `tiles` fit the picture's text scale.
+
+    `hidden` is blackened before. Raises PipelineError when it was made for another size.
+    """
     canvas = Canvas(surface)
+    if hidden is not None:
+        canvas.hide(hidden, BLACK_FULL if surface.format.is_full_range else BLACK_LIMITED)
     thickness = frame_thickness(canvas.height_px)
     for mark in marks(results):
         canvas.frame(mark, thickness)
@@ -165,13 +214,14 @@ def draw(surface: Surface[CpuBuffer], results: npt.NDArray[np.void], tiles: Text
 
 
 class OverlayStage:
-    """Implements core.ports.Stage: slot.results drawn into slot.surface. Runs on the lane's thread."""
+    """Implements core.ports.Stage: slot.mask and slot.results drawn into slot.surface. Runs on the lane's thread."""
 
     name = "overlay"
 
     def __init__(self, lane: CpuLane, labels: Sequence[str], arena: CpuArena) -> None:
         self._lane, self._labels, self._arena = lane, tuple(labels), arena
         self._tiles: dict[int, TextTiles] = {}
+        self._hidden: dict[int, Hidden] = {}
 
     def prepare(self, image: ImageFormat) -> None:
         """Render the text for pictures of this size. Raises PipelineError for anything but NV12."""
@@ -179,13 +229,29 @@ class OverlayStage:
             raise PipelineError(f"overlay can't draw into {image.pixel_format.value}", where=self._owner)
         self._tiles_for(image)
 
+    def admit(self, slot: FrameSlot[CpuBuffer]) -> None:
+        """Find the rectangles of the slot's mask, which takes memory."""
+        self._hidden_by(slot)
+
     def enqueue(self, batch: int) -> None:
         for slot in self._lane.slots[:batch]:
-            draw(slot.surface, slot.results, self._tiles_for(slot.surface.format))
+            if not slot.is_drawn:
+                continue
+            if slot.is_drawn:
+                draw(slot.surface, slot.results, self._tiles_for(slot.surface.format), self._hidden_by(slot))
 
     @property
     def _owner(self) -> str:
         return f"lane {self._lane.index}, overlay"
+
+    def _hidden_by(self, slot: FrameSlot[CpuBuffer]) -> Hidden | None:
+        """Made when the slot is admitted, and again when its channel's mask is another one."""
+        if slot.mask is None:
+            return None
+        known = self._hidden.get(slot.channel)
+        if known is None or known.mask is not slot.mask:
+            known = self._hidden[slot.channel] = Hidden(slot.mask)
+        return known
 
     def _tiles_for(self, image: ImageFormat) -> TextTiles:
         scale = text_scale(image.height_px)

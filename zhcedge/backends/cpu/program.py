@@ -29,6 +29,15 @@ class FormatAware(Protocol):
         ...
 
 
+@runtime_checkable
+class SlotAware(Protocol):
+    """A stage that needs something for what a slot brings besides its picture."""
+
+    def admit(self, slot: FrameSlot[CpuBuffer]) -> None:
+        """Make what frames in such slots need; again for a known one does nothing. Before the seal or under a lease."""
+        ...
+
+
 class DoneFence:
     """Fence of work that was finished before it was handed out. Implements core.ports.Fence."""
 
@@ -154,8 +163,8 @@ class CpuLane:
         owner = f"lane {index}"
         self.slots: tuple[FrameSlot[CpuBuffer], ...] = ()
         self._index = index
-        self._input = arena.tensor(model.input_name, model.input_shape, "float32", owner)
-        self._output = arena.tensor(model.output_name, model.output_shape, "float32", owner)
+        self._input = arena.tensor(model.input_name, model.input_shape, model.input_dtype, owner)
+        self._output = arena.tensor(model.output_name, model.output_shape, model.output_dtype, owner)
         # Last, so that a failed allocation leaves no thread behind.
         self.worker = LaneWorker(f"lane-{index}", hooks)
         self.assistant = LaneWorker(f"lane-{index}-assistant", hooks)
@@ -189,10 +198,20 @@ class CpuProgram:
         self._batch = batch
         self._times: tuple[StageTime, ...] = ()
         self._in_flight: LaunchFence | None = None
+        for image in formats:
+            self._prepare(image)
+
+    def _prepare(self, image: ImageFormat) -> None:
         for stage in self._stages:
             if isinstance(stage, FormatAware):
-                for image in formats:
-                    stage.prepare(image)
+                stage.prepare(image)
+
+    def admit(self, slot: FrameSlot[CpuBuffer]) -> None:
+        """Make what frames in such slots need. Before the seal, or under the arena's lease."""
+        self._prepare(slot.surface.format)
+        for stage in self._stages:
+            if isinstance(stage, SlotAware):
+                stage.admit(slot)
 
     @property
     def batch(self) -> int:

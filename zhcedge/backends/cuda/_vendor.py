@@ -35,6 +35,9 @@ BLOCKING_SYNC = 4
 OUT_OF_MEMORY = 2
 """CUDA_ERROR_OUT_OF_MEMORY."""
 
+NOT_READY = 600
+"""CUDA_ERROR_NOT_READY: work is in flight."""
+
 PRIMARY_CONTEXT_ACTIVE = 708
 """CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE."""
 
@@ -90,6 +93,11 @@ def primary_context_state(index: int) -> tuple[int, bool]:
 def set_current_context(handle: int) -> None:
     """Make a context current in this thread; 0 for none."""
     _do("cuCtxSetCurrent", _driver.CUcontext(handle))
+
+
+def query_null_stream() -> int:
+    """The CUresult of the current context: 0 or NOT_READY while it works, a sticky error once it does not."""
+    return int(_driver.cuStreamQuery(_driver.CUstream(0))[0])
 
 
 def pop_current_context() -> None:

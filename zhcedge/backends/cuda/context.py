@@ -27,6 +27,10 @@ _LONGEST_POLL_S = 0.002
 _SLEEP_SHARE = 0.75  # of the last wait, slept at once: most waits of a fence are alike
 
 
+_ABANDONED: list[object] = []
+"""What is never freed, because its GPU is lost: see CudaContext.abandon."""
+
+
 class CudaFence:
     """A CUDA event without timing. Implements core.ports.Fence; record again only once the last work is done.
 
@@ -38,10 +42,13 @@ class CudaFence:
         self._where = where
         flags = int(pycuda.event_flags.DISABLE_TIMING) | int(pycuda.event_flags.BLOCKING_SYNC)
         self.event = pycuda.Event(flags)
+        self.stream: CudaStream | None = None
+        """The one that it was recorded on last."""
         self._usual_s = 0.0
 
     def record(self, stream: CudaStream) -> None:
         """Stand for all work given to `stream` so far. Raises PipelineError when the GPU is lost."""
+        self.stream = stream
         try:
             self.event.record(stream.native)
         except _vendor.PYCUDA_ERROR as error:
@@ -83,9 +90,16 @@ class CudaStream:
     def __init__(self) -> None:
         self.native = pycuda.Stream(_NON_BLOCKING)
         self.handle: int = self.native.handle
+        self.prepared = _vendor.stream_handle(self.handle)
+        """The handle as the hot calls of `_vendor` want it."""
 
     def wait_for(self, fence: CudaFence) -> None:
-        """Work given to this stream from now on starts after what `fence` was recorded for. The host goes on."""
+        """Work given to this stream from now on starts after what `fence` was recorded for. The host goes on.
+
+        For its own fences nothing needs to be done: a stream keeps order.
+        """
+        if fence.stream is self:
+            return
         try:
             self.native.wait_for_event(fence.event)
         except _vendor.PYCUDA_ERROR as error:
@@ -121,6 +135,8 @@ class CudaContext:
         self._is_open = True
         self._opener = threading.get_ident()
         self.name: str = device.name()
+        self.pci_bus_id: str = device.pci_bus_id()
+        """ "0000:01:00.0", as NVML and `nvidia-smi` name the board."""
         major, minor = device.compute_capability()
         self.compute_capability: tuple[int, int] = (int(major), int(minor))
         self.handle: int = self._context.handle
@@ -129,8 +145,14 @@ class CudaContext:
 
     @contextmanager
     def push(self) -> Iterator[None]:
-        """Make the context current for making and freeing pycuda objects; popped again on the way out."""
-        self._context.push()
+        """Make the context current for making and freeing pycuda objects; popped again on the way out.
+
+        Raises PipelineError when the GPU is lost.
+        """
+        try:
+            self._context.push()
+        except _vendor.PYCUDA_ERROR as error:
+            raise gpu_error(error, "cuda") from error
         try:
             yield
         finally:
@@ -170,6 +192,21 @@ class CudaContext:
         with self.push():
             free, total = pycuda.mem_get_info()
         return int(free), int(total)
+
+    def is_lost(self) -> bool:
+        """Whether the GPU has stopped working for this process: nothing can be freed any more. Any thread, no waiting.
+
+        A kernel's fault and a GPU that fell off the bus are lost; one that is only busy is not.
+        """
+        try:
+            self.attach()
+            return _vendor.query_null_stream() not in (0, _vendor.NOT_READY)
+        except PipelineError:
+            return True
+
+    def abandon(self, *owners: object) -> None:
+        """Keep what `owners` hold until the process ends: freeing it on a lost or stuck GPU would fail, or block."""
+        _ABANDONED.extend(owners)
 
     def close(self) -> None:
         """Free streams and fences and release the primary context. On the thread that opened it; twice is fine.

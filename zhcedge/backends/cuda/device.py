@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from zhcedge.backends.cuda._vendor import pycuda
 from zhcedge.backends.cuda.arena import CudaArena
@@ -12,11 +16,21 @@ from zhcedge.backends.cuda.cupti.table import RULES
 from zhcedge.backends.cuda.descriptor import FRAME, check_surface, pack
 from zhcedge.backends.cuda.ingest import Ingest
 from zhcedge.backends.cuda.kernels import Kernels
+from zhcedge.backends.cuda.motion import CudaMotion
+from zhcedge.backends.cuda.picture import CudaPicture
 from zhcedge.backends.cuda.program import CudaProgram
-from zhcedge.backends.cuda.stages import CudaLane, DetectStage, LetterboxStage, OverlayStage
+from zhcedge.backends.cuda.stages import (
+    CudaLane,
+    DetectStage,
+    LetterboxStage,
+    OverlayStage,
+    needs_rewrite,
+    rewritten_bytes,
+)
 from zhcedge.core.errors import PhaseError, PipelineError
 from zhcedge.core.geometry import plane_sizes
-from zhcedge.core.ports import DeviceSettings, Fence, FrameSlot, Instrument, Lane, Stage
+from zhcedge.core.ports import Fence, FrameSlot, Instrument, Lane, Stage
+from zhcedge.core.requests import DeviceSettings
 from zhcedge.core.types import (
     RESULT_DTYPE,
     Agent,
@@ -32,7 +46,10 @@ from zhcedge.core.types import (
     ViolationKind,
 )
 
+log = logging.getLogger(__name__)
+
 _BLOCK = (32, 8, 1)
+_CLOSE_S = 10.0  # how long the last launch may take
 _PREVIEWS = -1  # the stream of downscaling, beside those of the channels
 
 
@@ -54,6 +71,7 @@ class CudaDevice:
     def __init__(self, settings: DeviceSettings) -> None:
         self.index = settings.index
         self.is_timed = settings.is_audit
+        self._ranges = settings.ranges
         self._mode = Mode.AUDIT if settings.is_audit else Mode.LIVE
         self.context = CudaContext(settings.index)
         try:
@@ -93,12 +111,16 @@ class CudaDevice:
             name = f"ingest {image.width_px}x{image.height_px}"
             rows.append(Hop(name, agent, gpu, gpu, Payload.PIXELS, size_bytes, Provenance.DERIVED, reason))
 
-        def tensor(name: str, shape: Sequence[int], reason: str) -> Hop:
-            size_bytes = 4 * shape[1] * shape[2] * (shape[3] if len(shape) > 3 else 1)
+        def tensor(name: str, size_bytes: int, reason: str) -> Hop:
             return Hop(name, Agent.GPU, gpu, gpu, Payload.TENSOR, size_bytes, Provenance.DERIVED, reason)
 
-        rows.append(tensor("letterbox", model.input_shape, "the model's input"))
-        rows.append(tensor("engine output", model.output_shape, "the model's output"))
+        input_bytes = math.prod(model.input_shape[1:]) * np.dtype(model.input_dtype).itemsize
+        output_bytes = math.prod(model.output_shape[1:]) * np.dtype(model.output_dtype).itemsize
+        rows.append(tensor("letterbox", input_bytes, "the model's input"))
+        rows.append(tensor("engine output", output_bytes, "the model's output"))
+        if needs_rewrite(model):
+            reason = "the output in the layout and precision that boxes are read from"
+            rows.append(tensor("head", rewritten_bytes(model), reason))
         rows.append(self._parameters(pinned, gpu))
         rows.append(
             Hop(
@@ -133,6 +155,22 @@ class CudaDevice:
     def instruments(self) -> tuple[Instrument, ...]:
         """The CUPTI instrument, not started."""
         return (CuptiInstrument(self.context, self._mode),)
+
+    def admit(self, slot: FrameSlot[int]) -> None:
+        """Make the channel's stream. Kernels take any format from the descriptor."""
+        self._ingest.stream(slot.channel)
+
+    def dismiss(self, channel: int) -> None:
+        """The channel's stream may serve another."""
+        self._ingest.forget(channel)
+
+    def motion_meter(self, slot: FrameSlot[int], slots: int, owner: str) -> CudaMotion:
+        """Raises PhaseError after the seal, PipelineError when memory is short."""
+        return CudaMotion(slots, self._arena, self._ingest.stream(slot.channel), self._kernels["motion"], owner)
+
+    def picture_meter(self, slot: FrameSlot[int], owner: str) -> CudaPicture:
+        """Raises PhaseError after the seal, PipelineError when memory is short."""
+        return CudaPicture(self._arena, self._ingest.stream(slot.channel), self._kernels["picture"], owner)
 
     def watch_threads(self, hook: Callable[[], None]) -> None:
         """Never calls `hook`: the device has no threads."""
@@ -172,29 +210,47 @@ class CudaDevice:
         return LetterboxStage(_own(lane), model, self._kernels)
 
     def detect(self, lane: Lane[int], model: ModelFacts, settings: DetectorSettings) -> Stage:
-        return DetectStage(_own(lane), model, settings, self._kernels, self.context, self._arena)
+        return DetectStage(_own(lane), model, settings, self._kernels, self._arena)
 
     def overlay(self, lane: Lane[int], labels: Sequence[str]) -> Stage:
-        return OverlayStage(_own(lane), labels, self._kernels, self.context, self._arena)
+        return OverlayStage(_own(lane), labels, self._kernels, self._arena)
 
     def compile(self, stages: Sequence[Stage], lane: Lane[int], batch: int) -> CudaProgram:
         """Capture the stages into a graph. Raises PipelineError when that fails or the graph would leave the GPU."""
         if not self._is_open:
             raise PhaseError("the device is closed", where=self.name)
-        program = CudaProgram(stages, _own(lane), batch, self.context, self._arena, is_timed=self.is_timed)
+        program = CudaProgram(
+            stages, _own(lane), batch, self.context, self._arena, is_timed=self.is_timed, ranges=self._ranges
+        )
         self._programs.append(program)
         return program
 
     def close(self) -> None:
-        """Wait for launches in flight and free everything; twice is fine. On the thread that opened the device."""
+        """Wait for launches in flight and free everything; twice is fine. On the thread that opened the device.
+
+        When the GPU is lost, or does not finish, everything is left to the end of the process: freeing it would fail,
+        or block for ever.
+        """
         if not self._is_open:
             return
         self._is_open = False
+        if not self._is_idle():
+            log.error("%s does not answer any more: what it holds is freed when this process ends", self.name)
+            self.context.abandon(self)
+            return
         while self._programs:
             self._programs.pop().close()
         self._kernels.close()
         self._arena.close()
         self.context.close()
+
+    def _is_idle(self) -> bool:
+        """Wait for what is in flight; False when the GPU is lost or does not finish."""
+        try:
+            are_done = all(program.wait(_CLOSE_S) for program in self._programs)
+        except PipelineError:
+            return False
+        return are_done and not self.context.is_lost()
 
 
 def _own(lane: Lane[int]) -> CudaLane:

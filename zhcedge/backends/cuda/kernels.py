@@ -8,20 +8,25 @@ from pathlib import Path
 from zhcedge.backends.cuda import _vendor
 from zhcedge.backends.cuda._vendor import pycuda
 from zhcedge.backends.cuda.context import CudaContext, CudaStream
+from zhcedge.backends.cuda.descriptor import FRAME
 from zhcedge.backends.cuda.nvrtc import Nvrtc, cache_folder, load_cubin
 from zhcedge.core.errors import PipelineError
 
 Grid = tuple[int, int, int]
 
 FUNCTIONS: dict[str, tuple[str, str]] = {
-    "letterbox": ("letterbox", "PPiiff"),
-    "collect": ("detect", "PiifPPPP"),
-    "suppress": ("detect", "PPiifPPPP"),
+    "letterbox": ("letterbox", "PPiiffii"),
+    "heads": ("heads", "PPiiii"),
+    "collect": ("detect", "PiifPPPPP"),
+    "suppress": ("detect", "PifPPPPP"),
+    "mask": ("mask", "P"),
     "overlay": ("overlay", "PPPPPii"),
-    "ingest": ("ingest", "80s80s"),
-    "downscale": ("downscale", "80s80s"),
+    "ingest": ("ingest", f"{FRAME.size}s{FRAME.size}s"),
+    "motion": ("motion", f"{FRAME.size}sPiffP"),
+    "picture": ("picture", f"{FRAME.size}siP"),
+    "downscale": ("downscale", f"{FRAME.size}s{FRAME.size}s"),
 }
-"""Function -> (its .cu file, its arguments as struct characters). 80s is a struct Frame by value."""
+"""Function -> (its .cu file, its arguments as struct characters). A struct Frame by value is its bytes."""
 
 
 class Kernel:

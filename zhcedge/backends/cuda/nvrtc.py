@@ -25,7 +25,7 @@ from zhcedge.core.errors import BackendUnavailableError, PipelineError
 
 log = logging.getLogger(__name__)
 
-KERNELS = ("detect", "downscale", "ingest", "letterbox", "overlay")
+KERNELS = ("detect", "downscale", "heads", "ingest", "letterbox", "mask", "motion", "overlay", "picture")
 """Names of the .cu files; each holds the functions that stages.py and device.py name."""
 
 _HEADER = "common.cuh"

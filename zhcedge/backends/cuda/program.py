@@ -21,9 +21,9 @@ from zhcedge.backends.cuda.context import CudaContext, CudaFence, gpu_error
 from zhcedge.backends.cuda.descriptor import FRAME, check_surface, pack
 from zhcedge.backends.cuda.graph import capture
 from zhcedge.backends.cuda.graph_rules import GraphFacts
-from zhcedge.backends.cuda.stages import CudaLane, upload
+from zhcedge.backends.cuda.stages import CudaLane
 from zhcedge.core.errors import PhaseError, PipelineError
-from zhcedge.core.ports import FrameSlot, Stage, StageTime
+from zhcedge.core.ports import NO_RANGES, FrameSlot, Ranges, Stage, StageTime
 from zhcedge.core.types import PixelFormat, Surface
 
 _WARM_RUNS = 3  # before the capture: kernels loaded, engines' own choices and allocations made
@@ -44,6 +44,7 @@ class CudaProgram:
 
     Args:
         is_timed: record an event after every stage, for stage_times; a microsecond or two of GPU time each.
+        ranges: told of each stage while it is enqueued: in the warm runs and at the capture, never at a replay.
 
     Raises PipelineError when the stages can't be captured, or leave the GPU when they run.
     """
@@ -57,12 +58,13 @@ class CudaProgram:
         arena: CudaArena,
         *,
         is_timed: bool = False,
+        ranges: Ranges = NO_RANGES,
     ) -> None:
         self._where = f"lane {lane.index}"
         if not 1 <= batch <= lane.input.shape[0]:
             raise PipelineError(f"batch {batch} is outside 1..{lane.input.shape[0]}", where=self._where)
         self._stages, self._lane, self._batch = tuple(stages), lane, batch
-        self._context, self._arena = context, arena
+        self._context, self._arena, self._ranges = context, arena, ranges
         self._input_size = (lane.input.shape[3], lane.input.shape[2])
         size = batch * FRAME.size
         self._pinned, _ = arena.pinned(size, f"{self._where}, descriptors")
@@ -93,14 +95,16 @@ class CudaProgram:
 
     def _freeze(self, constants: bytes) -> int:
         array = np.frombuffer(constants, np.uint8)
-        return upload(array, self._context, self._arena, f"{self._where}, engine constants")
+        return self._arena.constant(array, f"{self._where}, engine constants")
 
     def _enqueue(self) -> None:
         lane = self._lane
         _vendor.copy_to_device_async(lane.table, self._table_address, self._batch * FRAME.size, lane.stream.handle)
         self._mark(0)
         for position, stage in enumerate(self._stages):
+            self._ranges.push(stage.name)
             stage.enqueue(self._batch)
+            self._ranges.pop()
             self._mark(position + 1)
 
     def _mark(self, position: int) -> None:
@@ -124,8 +128,8 @@ class CudaProgram:
             raise PipelineError("launched again before the last launch was done", where=self._where)
         table, stream, offset = self._table, self._lane.stream, 0
         for slot in slots:
-            known = self._known.get(id(slot))
-            if known is None or known.surface is not slot.surface:
+            known = self._known.get(slot.surface.planes[0].buffer)
+            if known is None or known.slot is not slot or known.surface is not slot.surface:
                 known = self._learn(slot)
             table[offset : offset + FRAME.size] = known.descriptor
             offset += FRAME.size
@@ -142,10 +146,11 @@ class CudaProgram:
         check_surface(surface, "slot")
         if surface.format.pixel_format is not PixelFormat.NV12:
             raise PipelineError(f"the slot is {surface.format.pixel_format.value}, not nv12", where=self._where)
-        descriptor = pack(surface, self._arena.device_address(slot.results), self._input_size)
-        # Keeps the slot, so that its id can't come to mean another one.
+        results = self._arena.device_address(slot.results)
+        descriptor = pack(surface, results, self._input_size, slot.mask, slot.is_drawn)
         known = _Known(slot, surface, descriptor, self._arena.ingest_fence(surface))
-        self._known[id(slot)] = known
+        # By address, so that channels that come and go don't make the table grow: the arena hands out the same ones.
+        self._known[surface.planes[0].buffer] = known
         return known
 
     def stage_times(self) -> Sequence[StageTime]:
@@ -166,6 +171,10 @@ class CudaProgram:
             StageTime(stage.name, start_ns + offsets[position], start_ns + offsets[position + 1])
             for position, stage in enumerate(self._stages)
         )
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the last launch; False when it does not end in time. Raises PipelineError when it failed."""
+        return self._fence.wait(timeout_s)
 
     def close(self) -> None:
         """Wait for the last launch and free the graph; twice is fine. On the thread that opened the context."""

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zhcedge.backends.engines._vendor import NodeArg, Session
-from zhcedge.core.errors import ModelError
-from zhcedge.core.types import ModelFacts
+from zhcedge.core.errors import ModelError, PipelineError
+from zhcedge.core.ports import Lane
+from zhcedge.core.types import B, ModelFacts
+
+TENSOR_TYPES = {"float32": "tensor(float)", "float16": "tensor(float16)"}
+"""numpy's name of an element type -> ONNX Runtime's."""
 
 
 def check_session(session: Session, facts: ModelFacts) -> None:
@@ -17,11 +21,21 @@ def check_session(session: Session, facts: ModelFacts) -> None:
             where=facts.name,
             fix="correct the bundle's manifest",
         )
-    _check("input", session.inputs, facts.input_name, facts.input_shape, facts.name)
-    _check("output", session.outputs, facts.output_name, facts.output_shape, facts.name)
+    _check("input", session.inputs, facts.input_name, facts.input_shape, facts.input_dtype, facts.name)
+    _check("output", session.outputs, facts.output_name, facts.output_shape, facts.output_dtype, facts.name)
 
 
-def _check(kind: str, found: Sequence[NodeArg], name: str, shape: tuple[int, ...], model: str) -> None:
+def check_tensors(lane: Lane[B], facts: ModelFacts) -> None:
+    """Raises PipelineError when a lane's tensors are not those of the model."""
+    for tensor, shape, dtype in (
+        (lane.input, facts.input_shape, facts.input_dtype),
+        (lane.output, facts.output_shape, facts.output_dtype),
+    ):
+        if tensor.shape != shape or tensor.dtype != dtype:
+            raise PipelineError(f"tensor {tensor.name!r} is {tensor.dtype} {tensor.shape}, not {dtype} {shape}")
+
+
+def _check(kind: str, found: Sequence[NodeArg], name: str, shape: tuple[int, ...], dtype: str, model: str) -> None:
     fix = "correct the bundle's manifest"
     by_name = {node.name: node for node in found}
     if name not in by_name:
@@ -30,8 +44,10 @@ def _check(kind: str, found: Sequence[NodeArg], name: str, shape: tuple[int, ...
     if kind == "input" and len(found) > 1:
         raise ModelError(f"the graph has {len(found)} inputs, one picture is what we can give", where=model)
     node = by_name[name]
-    if node.type != "tensor(float)":
-        raise ModelError(f"{kind} {name!r} is {node.type}, not tensor(float)", where=model, fix=fix)
+    if node.type != TENSOR_TYPES[dtype]:
+        raise ModelError(f"{kind} {name!r} is {node.type}, not {TENSOR_TYPES[dtype]}", where=model, fix=fix)
+    if not node.shape:
+        return  # the graph does not even say how many dimensions it has: a wrong one fails in the first run
     # A free dimension (a name or None) takes any size. A batch that the manifest calls free must be.
     dimensions_fit = len(node.shape) == len(shape) and all(
         not isinstance(have, int) or have == want for have, want in zip(node.shape, shape, strict=True)

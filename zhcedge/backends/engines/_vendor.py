@@ -10,9 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from zhcedge.core.errors import BackendUnavailableError, ModelError, PipelineError
 
-_LOG_ERRORS_ONLY = 3
+_LOG_ERRORS_ONLY, _LOG_FATAL_ONLY = 3, 4
 
 
 class NodeArg(Protocol):
@@ -47,6 +50,9 @@ class NativeSession(Protocol):
     def get_outputs(self) -> Sequence[NodeArg]: ...
     def get_providers(self) -> Sequence[str]: ...
     def io_binding(self) -> IoBinding: ...
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, npt.NDArray[np.generic]]
+    ) -> Sequence[npt.NDArray[np.generic]]: ...
     def run_with_iobinding(self, iobinding: IoBinding, run_options: object = None) -> None: ...
 
 
@@ -72,6 +78,15 @@ class Session:
 
     def io_binding(self) -> IoBinding:
         return self._native.io_binding()
+
+    def run_once(self, feed: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, npt.NDArray[np.generic]]:
+        """Every output for these inputs, in memory of the library. Raises PipelineError. Not for the frame path."""
+        try:
+            values = self._native.run(None, feed)
+        # The package's errors share no base class of their own: Exception and RuntimeError are what they derive from.
+        except Exception as error:
+            raise PipelineError(f"inference failed: {_first_line(error)}", where="onnxruntime") from error
+        return {node.name: value for node, value in zip(self.outputs, values, strict=True)}
 
     def run(self, binding: IoBinding, run_options: object = None) -> None:
         """Run over bound memory; releases the interpreter lock. Raises PipelineError."""
@@ -105,18 +120,21 @@ def open_session(
     # Its builds from 1.32 on upload usage data; this variable, read at import, is the only switch that stops the
     # uploader's thread (disable_telemetry_events() comes too late). An appliance talks to nobody it was not told of.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+    # On the CPU every error is raised as well, and said by whoever catches it. A provider that can't be loaded is not.
+    on_cpu_only = [name for name, _ in providers] == ["CPUExecutionProvider"]
+    severity = _LOG_FATAL_ONLY if on_cpu_only else _LOG_ERRORS_ONLY
     try:
         import onnxruntime
 
         version, options = str(onnxruntime.__version__), onnxruntime.SessionOptions()
         # What is said before a session exists goes to another logger, which has a level of its own.
-        onnxruntime.set_default_logger_severity(_LOG_ERRORS_ONLY)
+        onnxruntime.set_default_logger_severity(severity)
     except (ImportError, AttributeError) as error:
         # AttributeError: a half-removed package leaves an empty namespace behind.
         raise BackendUnavailableError(f"onnxruntime can't be imported ({error})", fix=install) from error
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = _LOG_ERRORS_ONLY
+    options.log_severity_level = severity
     for key, value in config.items():
         options.add_session_config_entry(key, value)
     try:

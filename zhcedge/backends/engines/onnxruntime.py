@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from zhcedge.backends.engines._onnx_checks import check_session
+from zhcedge.backends.engines._onnx_checks import check_session, check_tensors
 from zhcedge.backends.engines._vendor import IoBinding, Session, open_session
 from zhcedge.core.errors import PhaseError, PipelineError
-from zhcedge.core.ports import Device, EngineRequest, Lane
+from zhcedge.core.ports import Device, Lane
+from zhcedge.core.requests import EngineRequest
 from zhcedge.core.types import ModelFacts, Tensor
 
 CpuBuffer = npt.NDArray[np.uint8]
@@ -21,6 +22,8 @@ CpuBuffer = npt.NDArray[np.uint8]
 
 _SOON_NS = 10_000_000
 """A lane that has just run the model is back within this time when frames are waiting."""
+
+_PRECISION = {"float32": "FP32", "float16": "FP16"}
 
 INSTALL = "pip install 'zhcedge[cpu]'"
 
@@ -67,8 +70,9 @@ class OnnxRuntimeEngine:
     def __init__(self, wide: Session, narrow: Session, facts: ModelFacts) -> None:
         self._sessions: tuple[Session, Session] | None = (wide, narrow)
         self._facts = facts
-        self._description = f"onnxruntime {wide.version} CPU FP32"
+        self._description = f"onnxruntime {wide.version} CPU {_PRECISION[facts.input_dtype]}"
         self._load = _Load()
+        self._stages: list[InferenceStage] = []
 
     @property
     def facts(self) -> ModelFacts:
@@ -82,27 +86,28 @@ class OnnxRuntimeEngine:
         """Bind the lane's input and output arrays. Raises PipelineError when they don't fit the model."""
         if self._sessions is None:
             raise PhaseError("the engine is closed", where=self._description)
-        for tensor, shape in ((lane.input, self._facts.input_shape), (lane.output, self._facts.output_shape)):
-            if tensor.shape != shape or tensor.dtype != "float32":
-                raise PipelineError(f"tensor {tensor.name!r} is {tensor.dtype} {tensor.shape}, not float32 {shape}")
+        check_tensors(lane, self._facts)
         sizes = self._facts.batch_sizes
         wide, narrow = (
             _BoundSession(session, {size: self._bind(session, lane, size) for size in sizes})
             for session in self._sessions
         )
-        return InferenceStage(wide, narrow, self._load, lane)
+        self._stages.append(InferenceStage(wide, narrow, self._load, lane))
+        return self._stages[-1]
 
     def _bind(self, session: Session, lane: Lane[CpuBuffer], batch: int) -> IoBinding:
         """Over the first `batch` frames where the model takes any number, else over all of them."""
         count = batch if self._facts.has_free_batch else self._facts.input_shape[0]
         binding = session.io_binding()
         for bind, tensor in ((binding.bind_input, lane.input), (binding.bind_output, lane.output)):
-            bind(tensor.name, "cpu", 0, np.float32, (count, *tensor.shape[1:]), _address(tensor))
+            bind(tensor.name, "cpu", 0, np.dtype(tensor.dtype).type, (count, *tensor.shape[1:]), _address(tensor))
         return binding
 
     def close(self) -> None:
-        """Let go of the sessions; stages that were bound keep them until they go."""
+        """Let go of the sessions, their threads and their memory, also where somebody still holds a stage."""
         self._sessions = None
+        while self._stages:
+            self._stages.pop().close()
 
 
 class _Load:
@@ -143,21 +148,30 @@ class InferenceStage:
     name = "engine"
 
     def __init__(self, wide: _BoundSession, narrow: _BoundSession, load: _Load, lane: Lane[CpuBuffer]) -> None:
-        self._wide, self._narrow, self._load = wide, narrow, load
+        self._sessions: tuple[_BoundSession, _BoundSession] | None = (wide, narrow)
+        self._load = load
         # The bindings know addresses only; this keeps the memory behind them alive.
         self._lane = lane
         self._is_first = True
 
     def enqueue(self, batch: int) -> None:
+        """Raises PhaseError once the engine is closed."""
+        if self._sessions is None:
+            raise PhaseError("the engine is closed", where=self.name)
+        wide, narrow = self._sessions
         if self._is_first:
             # A session makes its scratch memory in its first run: both have theirs in warm-up, whatever the load.
             self._is_first = False
-            self._narrow.run(batch)
+            narrow.run(batch)
         is_shared = self._load.begin(self._lane.index)
         try:
-            (self._narrow if is_shared else self._wide).run(batch)
+            (narrow if is_shared else wide).run(batch)
         finally:
             self._load.end(self._lane.index)
+
+    def close(self) -> None:
+        """Let go of the sessions; a run in flight keeps them until it is done."""
+        self._sessions = None
 
 
 def _address(tensor: Tensor[CpuBuffer]) -> int:

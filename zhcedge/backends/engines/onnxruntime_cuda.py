@@ -15,10 +15,11 @@ from typing import Protocol
 
 import numpy as np
 
-from zhcedge.backends.engines._onnx_checks import check_session
+from zhcedge.backends.engines._onnx_checks import check_session, check_tensors
 from zhcedge.backends.engines._vendor import IoBinding, Session, open_session, run_options
 from zhcedge.core.errors import BackendUnavailableError, PhaseError, PipelineError
-from zhcedge.core.ports import EngineRequest, Lane
+from zhcedge.core.ports import Lane
+from zhcedge.core.requests import EngineRequest
 from zhcedge.core.types import ModelFacts
 
 INSTALL = "pip install 'zhcedge[rtx-cuda13]' (or [rtx-cuda12]), whose onnxruntime-gpu must match the driver's CUDA"
@@ -83,9 +84,7 @@ class OnnxRuntimeCudaEngine:
         """
         if not self._is_open:
             raise PhaseError("the engine is closed", where=self._description)
-        for tensor, shape in ((lane.input, self._facts.input_shape), (lane.output, self._facts.output_shape)):
-            if tensor.shape != shape or tensor.dtype != "float32":
-                raise PipelineError(f"tensor {tensor.name!r} is {tensor.dtype} {tensor.shape}, not float32 {shape}")
+        check_tensors(lane, self._facts)
         return InferenceStage(lambda batch: self._bind(lane, batch), self._facts)
 
     def _bind(self, lane: Lane[int], batch: int) -> tuple[Session, IoBinding]:
@@ -93,7 +92,8 @@ class OnnxRuntimeCudaEngine:
         session = _open(self._path, {**self._options(), "user_compute_stream": str(lane.stream_handle)})
         binding = session.io_binding()
         for bind, tensor in ((binding.bind_input, lane.input), (binding.bind_output, lane.output)):
-            bind(tensor.name, "cuda", self._device_index, np.float32, (batch, *tensor.shape[1:]), tensor.buffer)
+            shape, element = (batch, *tensor.shape[1:]), np.dtype(tensor.dtype).type
+            bind(tensor.name, "cuda", self._device_index, element, shape, tensor.buffer)
         return session, binding
 
     def close(self) -> None:

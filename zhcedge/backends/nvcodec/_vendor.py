@@ -6,9 +6,10 @@ them, or without the package, this module raises BackendUnavailableError. Nothin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
+from zhcedge.backends.nvcodec.library import DecoderCaps
 from zhcedge.core.errors import BackendUnavailableError
 
 INSTALL = "pip install 'zhcedge[rtx-cuda13]' (or [rtx-cuda12] for a driver older than 580)"
@@ -42,16 +43,6 @@ def codecs() -> tuple[str, ...]:
     return tuple(_CODECS)
 
 
-@dataclass(frozen=True)
-class DecoderCaps:
-    """What NVDEC of one GPU can do with 4:2:0 video of one codec and depth. Sizes are width and height in pixels."""
-
-    is_supported: bool
-    least_px: tuple[int, int]
-    most_px: tuple[int, int]
-    most_macroblocks: int
-
-
 def decoder_caps(gpu_index: int, codec: str, bit_depth: int) -> DecoderCaps:
     """Ask the driver. Raises one of DECODER_ERRORS."""
     caps = _nvc.GetDecoderCaps(gpuid=gpu_index, codec=_CODECS[codec], chromaformat=_CHROMA_420, bitdepth=bit_depth)
@@ -64,15 +55,7 @@ def decoder_caps(gpu_index: int, codec: str, bit_depth: int) -> DecoderCaps:
 
 
 class RawDecoder:
-    """One NVDEC session that writes into device memory. Owned by one thread.
-
-    Args:
-        codec: one of `codecs()`.
-        context, stream: handles. The stream must not be the null stream: the decoder waits for it on every picture,
-            and waiting for the null stream would wait for everything.
-        max_width_px, max_height_px: coded size up to which the session follows a change of resolution.
-        is_low_latency: give a picture out as soon as its packet is in. For streams without reordering.
-    """
+    """Implements library.Decoder; see DecoderLibrary.create for the arguments."""
 
     def __init__(
         self,
@@ -95,35 +78,26 @@ class RawDecoder:
             maxheight=max_height_px,
             latency=latency.LOW if is_low_latency else latency.NATIVE,
         )
-        self._packet = _nvc.PacketData()
-        self._flag = _END_OF_PICTURE if is_low_latency else 0
+        self._decode = self._decoder.Decode
+        self._packet, self._end = _nvc.PacketData(), _nvc.PacketData()
+        self._packet.decode_flag = _END_OF_PICTURE if is_low_latency else 0
+        self._end.bsl_data = self._end.bsl = self._end.pts = 0
+        self._end.decode_flag = _END_OF_STREAM
 
     def decode(self, address: int, size_bytes: int, ticks: int | None) -> list[RawFrame]:
-        """Pictures, in presentation order, that come out when `size_bytes` at a host address go in.
-
-        All pictures of earlier calls are overwritten.
-        """
         packet = self._packet
         packet.bsl_data, packet.bsl, packet.pts = address, size_bytes, _NO_TIME if ticks is None else ticks
-        packet.decode_flag = self._flag
-        return [RawFrame(frame) for frame in self._decoder.Decode(packet)]
+        return [RawFrame(frame) for frame in self._decode(packet)]
 
     def keep_size(self, width_px: int, height_px: int) -> None:
-        """Before the first packet of another resolution: pictures go on coming in this size, scaled by NVDEC.
-
-        Frees all pictures given out so far; the next ones are allocated anew.
-        """
         self._decoder.setReconfigParams(width_px, height_px)
 
     def flush(self) -> list[RawFrame]:
-        """The pictures held back; the session can go on with a key frame afterwards."""
-        packet = self._packet
-        packet.bsl_data, packet.bsl, packet.pts, packet.decode_flag = 0, 0, 0, _END_OF_STREAM
-        return [RawFrame(frame) for frame in self._decoder.Decode(packet)]
+        return [RawFrame(frame) for frame in self._decode(self._end)]
 
 
 class RawFrame:
-    """One decoded picture in the decoder's own memory, valid until the decoder's next call."""
+    """Implements library.Picture."""
 
     __slots__ = ("_frame",)
 
@@ -132,16 +106,71 @@ class RawFrame:
 
     @property
     def ticks(self) -> int | None:
-        """Timestamp of the packet that it came from."""
         ticks = int(self._frame.getPTS())
         return None if ticks == _NO_TIME else ticks
 
     @property
+    def address(self) -> int:
+        return int(self._frame.GetPtrToPlane(0))
+
+    @property
     def plane_addresses(self) -> tuple[int, int]:
-        """Luma and interleaved chroma."""
         return int(self._frame.GetPtrToPlane(0)), int(self._frame.GetPtrToPlane(1))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Rows of both planes together, then columns."""
         return tuple(int(n) for n in self._frame.shape)
+
+
+class NvdecLibrary:
+    """Implements library.DecoderLibrary."""
+
+    errors = DECODER_ERRORS
+
+    def codecs(self) -> tuple[str, ...]:
+        return codecs()
+
+    def caps(self, gpu_index: int, codec: str, bit_depth: int) -> DecoderCaps:
+        return decoder_caps(gpu_index, codec, bit_depth)
+
+    def create(
+        self,
+        codec: str,
+        gpu_index: int,
+        context: int,
+        stream: int,
+        max_width_px: int,
+        max_height_px: int,
+        is_low_latency: bool,
+    ) -> RawDecoder:
+        return RawDecoder(codec, gpu_index, context, stream, max_width_px, max_height_px, is_low_latency)
+
+
+class NvencLibrary:
+    """Implements encoder.EncoderLibrary. Not run on hardware yet."""
+
+    errors = (*DECODER_ERRORS, ValueError, TypeError)
+    """TypeError and ValueError too: what pybind11 and its option parser raise for arguments they don't know."""
+
+    version = VERSION
+
+    def create(
+        self, width_px: int, height_px: int, gpu_index: int, context: int, stream: int, options: Mapping[str, str]
+    ) -> Any:
+        """A PyNvEncoder that takes NV12 from device memory. Raises one of `errors`."""
+        return _nvc.CreateEncoder(
+            width_px,
+            height_px,
+            "NV12",
+            False,  # usecpuinputbuffer
+            gpu_id=gpu_index,
+            cudacontext=context,
+            cudastream=stream,
+            **options,
+        )
+
+    def parameters(self, timestamp: int) -> Any:
+        """NV_ENC_PIC_PARAMS that carry a number through to the packet."""
+        parameters = _nvc.NV_ENC_PIC_PARAMS()
+        parameters.inputTimeStamp = timestamp
+        return parameters

@@ -1,4 +1,4 @@
-"""Video files decoded by NVDEC. The decoder's own surfaces in device memory are lent."""
+"""Video files and live streams decoded by NVDEC. The decoder's own surfaces in device memory are lent."""
 
 from __future__ import annotations
 
@@ -6,34 +6,27 @@ import time
 from collections import deque
 from dataclasses import replace
 
-from zhcedge.backends.nvcodec._vendor import VERSION, RawFrame
+from zhcedge.backends.nvcodec._vendor import VERSION, NvdecLibrary
 from zhcedge.backends.nvcodec.gpu import context_of
+from zhcedge.backends.nvcodec.library import Picture
+from zhcedge.backends.nvcodec.pictures import hops_of, shape_of, surface_at
 from zhcedge.backends.nvcodec.session import DEFAULT_MAX_HEIGHT_PX, DEFAULT_MAX_WIDTH_PX, Session, bit_depth
 from zhcedge.core.errors import MediaError, PhaseError, PipelineError
-from zhcedge.core.ports import EndOfStream, Fence, Idle, SourceFacts, SourceRequest
-from zhcedge.core.types import (
-    Agent,
-    FrameInfo,
-    Hop,
-    ImageFormat,
-    MemoryDomain,
-    Payload,
-    PixelFormat,
-    Plane,
-    Provenance,
-    Surface,
-)
+from zhcedge.core.lending import SurfaceLease
+from zhcedge.core.ports import EndOfStream, Fence, Idle, SourceFacts, SourceStatus
+from zhcedge.core.requests import SourceRequest
+from zhcedge.core.types import ImageFormat, MemoryDomain, PixelFormat, Surface
 from zhcedge.media.annexb import AccessUnit, AnnexB
 from zhcedge.media.convert import DecodedForm, decoded_form, lent_format, matrix_note
 from zhcedge.media.decode import VideoDecoder
 from zhcedge.media.demux import StreamFacts
-from zhcedge.media.packets import PacketRing
-from zhcedge.media.playback import Playback
+from zhcedge.media.feed import VideoPacket, open_feed
 
 _PRIMING_PACKETS = 48
 """More than any stream holds back (16 pictures of reordering and the parser's 4), so that the flush is the worst
 burst and the decoder's pool has its final size before the seal."""
 
+_BRIEF_PRIMING_PACKETS = 8
 _MAX_SURFACES = 64
 _PACKETS_AT_ONCE = 8
 
@@ -41,57 +34,24 @@ _RELEASE_TIMEOUT_S = 10.0
 """Work on a lent surface takes a millisecond; after this long the GPU is taken for hung."""
 
 
-class SurfaceLease:
-    """A decoder's surface on loan: device addresses, to be released before the next `read`.
-
-    It is complete once `ready` is done: the GPU can wait for it, so that nobody waits here.
-    """
-
-    __slots__ = ("_info", "_source", "_surface")
-
-    def __init__(self, source: NvCodecSource, surface: Surface[int], info: FrameInfo) -> None:
-        self._source = source
-        self._surface: Surface[int] | None = surface
-        self._info = info
-
-    @property
-    def surface(self) -> Surface[int]:
-        """Raises PhaseError once released."""
-        if self._surface is None:
-            raise PhaseError("the frame was given back already", where=f"frame {self._info.sequence}")
-        return self._surface
-
-    @property
-    def info(self) -> FrameInfo:
-        return self._info
-
-    @property
-    def ready(self) -> Fence | None:
-        return self._source.decoded
-
-    def release(self, after: Fence | None = None) -> None:
-        """Give the surface back; the decoder overwrites it only once `after` is done. Twice is fine."""
-        if self._surface is not None:
-            self._surface = None
-            self._source.take_back(after)
-
-
 class NvCodecSource:
-    """Plays a file. Implements core.ports.Source over device memory; see there for threads and phases.
+    """Plays a file or a live stream. Implements core.ports.Source over device memory; see there for threads and phases.
 
     - NV12 for 8 bits, P010 for 10. One device-to-device copy inside PyNvVideoCodec, declared in the hops.
     - One frame is lent at a time: `read` raises PhaseError while the last one is still out. NVDEC may give several
       pictures at once; they are lent one after the other and no packet goes in meanwhile.
     - The surface is complete once the lease's `ready` is done, an event on the decoder's own stream.
     - `open` decodes the first packets and flushes, so that the decoder's pool has its final size; `rewind` and loops
-      keep the session. A change of resolution within `max_size_px` is scaled by NVDEC to the opened size; the
-      decoder's pool is made anew then, which the ledger counts.
+      keep the session. A change of resolution is scaled by NVDEC to the opened size. The decoder's pool is made anew
+      then, and beyond `max_size_px` the session too, under re-warm leases of the request.
     - The first picture is decoded once more on the CPU during `open`, to read matrix, range and rotation from it.
+    - A lost stream gives Idle until it is back, and goes on in the opened format; with another codec it is broken for
+      good. A frozen picture is told by the sizes of its key frames, because the pixels are out of reach.
     - NVDEC conceals corrupt packets instead of reporting them: none are counted here.
 
     Args:
         device: the cuda device, whose context everything here runs in.
-        max_size_px: coded width and height up to which the resolution may change.
+        max_size_px: coded width and height up to which the resolution may change without a new session.
     """
 
     def __init__(
@@ -101,37 +61,36 @@ class NvCodecSource:
         max_size_px: tuple[int, int] = (DEFAULT_MAX_WIDTH_PX, DEFAULT_MAX_HEIGHT_PX),
     ) -> None:
         self._context = context_of(device)
-        self._playback = Playback(request)
-        self._is_live = request.is_realtime
+        self._playback = open_feed(request, watches_packets=True)
+        self._open_timeout_s = request.options.connect_timeout_s
+        self._is_low_latency = False
+        self._codec = ""
+        self._probed: deque[VideoPacket] = deque()
+        self._is_between_passes = False
+        self._rewarm = request.rewarm
         self._max_size_px = max_size_px
         self._stream = self._context.create_stream()
-        self._decoded = self._context.create_fence(f"{self._playback.where}: decoder")
+        self._decoded = self._context.create_fence(f"{self._playback.where}: decoder")  # all pictures of the last call
         self._session: Session | None = None
         self._unpacker: AnnexB | None = None
         self._units: deque[AccessUnit] = deque()
         self._has_pass_ended = False
         self._format: ImageFormat | None = None
-        self._ready: deque[RawFrame] = deque()
-        self._next: tuple[RawFrame, float] | None = None
-        self._surfaces: dict[tuple[int, int], Surface[int]] = {}
+        self._ready: deque[Picture] = deque()
+        self._next: tuple[Picture, float] | None = None
+        self._surfaces: dict[int, Surface[int]] = {}  # by address of the luma
         self._is_lent = False
         self._busy: list[Fence] = []
         self._has_ended = False
 
     @property
+    def status(self) -> SourceStatus:
+        return self._playback.status
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What was odd about the stream so far, for the log and the summary."""
         return self._playback.warnings
-
-    @property
-    def packets(self) -> PacketRing:
-        """The newest compressed packets, for recording without decoding."""
-        return self._playback.ring
-
-    @property
-    def decoded(self) -> Fence:
-        """Stands for all pictures of the decoder's last call."""
-        return self._decoded
 
     # -- opening ---------------------------------------------------------------------------------------------
     def open(self) -> SourceFacts:
@@ -143,16 +102,23 @@ class NvCodecSource:
         try:
             stream = self._playback.open()
             form, is_reordered = self._probe()
+            self._codec = stream.codec
+            self._is_low_latency = self._playback.is_live and not is_reordered
+            library = NvdecLibrary()
             self._session = Session(
+                library,
                 self._context,
                 self._stream.handle,
                 stream.codec,
                 form,
                 self._playback.where,
                 self._max_size_px,
-                is_low_latency=self._is_live and not is_reordered,
+                is_low_latency=self._is_low_latency,
+                rewarm=self._rewarm,
             )
-            self._format = self._prime(self._session, form, bit_depth(form, stream.codec, self._playback.where))
+            self._format = self._prime(
+                self._session, form, bit_depth(form, stream.codec, library.codecs(), self._playback.where)
+            )
             self.rewind()
             return self._facts(stream, self._format)
         except BaseException:
@@ -162,35 +128,49 @@ class NvCodecSource:
     def _probe(self) -> tuple[DecodedForm, bool]:
         """What the first picture is, and whether pictures come in another order than their packets."""
         decoder = VideoDecoder(self._playback.stream, self._playback.where)
-        packet = self._playback.next_packet()
         while True:
+            self._await_packet()
+            packet = self._playback.next_packet()
+            if packet is not None and not self._playback.can_rewind:
+                self._probed.append(packet)
             for frame in decoder.decode(packet):
                 if note := matrix_note(frame):
                     self._playback.warn(note)
                 return decoded_form(frame), bool(self._playback.stream.codec_context.has_b_frames)
             if packet is None:
                 raise self._no_picture()
-            packet = self._playback.next_packet()
+
+    def _await_packet(self) -> None:
+        if not self._probed and not self._playback.wait_packet(self._open_timeout_s):
+            raise self._no_picture()
 
     def _prime(self, session: Session, form: DecodedForm, depth: int) -> ImageFormat:
         """Fill the decoder and flush it: its pool grows to the worst burst, here and not later."""
-        self._playback.rewind()
+        if self._playback.can_rewind:
+            self._playback.open()  # again: the probe's decoder, on the CPU, goes with its pictures
         self._start_pass()
         shape: tuple[int, ...] = ()
-        for _ in range(_PRIMING_PACKETS):
+        # Nothing is held back at low latency, so there is no burst; and a camera sends one packet at a time.
+        is_brief = self._is_low_latency and not self._playback.can_rewind
+        for _ in range(_BRIEF_PRIMING_PACKETS if is_brief else _PRIMING_PACKETS):
+            self._await_packet()
             has_more = self._feed(session)
             shape = shape or (self._ready[0].shape if self._ready else ())
             self._ready.clear()
             if not has_more:
                 break
-        shape = shape or next((frame.shape for frame in session.flush()), ())
+        if not is_brief:
+            shape = shape or next((frame.shape for frame in session.flush()), ())
+            self._playback.skip_to_keyframe()
         if not shape:
             raise self._no_picture()
         pixel_format = PixelFormat.P010 if depth > 8 else PixelFormat.NV12
         format = replace(lent_format(form), pixel_format=pixel_format)
-        if shape != _shape(format):
+        if shape != shape_of(format):
             raise MediaError(
-                f"NVDEC gives {shape} where {_shape(format)} is expected", where=self._playback.where, fix="report this"
+                f"NVDEC gives {shape} where {shape_of(format)} is expected",
+                where=self._playback.where,
+                fix="report this",
             )
         return format
 
@@ -198,18 +178,18 @@ class NvCodecSource:
         return MediaError("not one picture could be decoded", where=self._playback.where, fix="try another file")
 
     # -- reading ---------------------------------------------------------------------------------------------
-    def read(self, timeout_s: float) -> SurfaceLease | Idle | EndOfStream:
-        """The next frame; Idle when it is not due within `timeout_s`.
+    def read(self, timeout_s: float) -> SurfaceLease[int] | Idle | EndOfStream:
+        """The next frame; Idle when it is not due, or has not come, within `timeout_s`.
 
         Raises MediaError, PhaseError while the last frame is still lent, PipelineError when the GPU fails.
         """
         if self._is_lent:
             raise PhaseError("the last frame was not given back", where=self._playback.where)
         if self._next is None:
-            frame = self._decode_next()
-            if frame is None:
-                return EndOfStream()
-            self._next = frame, self._playback.media_time_s(frame.ticks)
+            wanted = self._next_wanted(timeout_s)
+            if isinstance(wanted, (Idle, EndOfStream)):
+                return wanted
+            self._next = wanted
         frame, media_time_s = self._next
         wait_s = self._playback.wait_s(media_time_s)
         if wait_s > 0:
@@ -219,24 +199,40 @@ class NvCodecSource:
         self._next = None
         surface = self._lend(frame)
         self._is_lent = True
-        return SurfaceLease(self, surface, self._playback.stamp(media_time_s))
+        return SurfaceLease(surface, self._playback.stamp(media_time_s), self._take_back, self._decoded)
 
-    def take_back(self, after: Fence | None) -> None:
+    def _take_back(self, after: Fence | None) -> None:
         """A lease was released: remember what the next decode must wait for."""
         if after is not None:
             self._busy.append(after)
         self._is_lent = False
 
-    def _decode_next(self) -> RawFrame | None:
-        """The next picture in presentation order, over the joints of a loop; None at the end."""
+    def _next_wanted(self, timeout_s: float) -> tuple[Picture, float] | Idle | EndOfStream:
+        """The next picture that the request asks for, and its time."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            picture = self._decode_next(deadline_s)
+            if isinstance(picture, (Idle, EndOfStream)):
+                return picture
+            media_time_s = self._playback.admit(picture.ticks)
+            if media_time_s is not None:
+                return picture, media_time_s
+            if self._playback.is_live and time.monotonic() > deadline_s:
+                return Idle()
+
+    def _decode_next(self, deadline_s: float) -> Picture | Idle | EndOfStream:
+        """The next picture in presentation order, over the joints of a loop and the gaps of a stream."""
         while not self._ready:
             if self._has_ended or self._session is None:
-                return None
-            is_end = not self._feed(self._session)
+                return EndOfStream()
+            if not self._units and not self._playback.wait_packet(max(deadline_s - time.monotonic(), 0.0)):
+                return Idle()
+            if self._is_between_passes:
+                self._begin_next_pass()
+                continue
+            self._is_between_passes = not self._feed(self._session)
             if self._ready:
                 self._decoded.record(self._stream)
-            elif is_end:  # the flush, too, has given its last picture
-                self._end_pass()
         return self._ready.popleft()
 
     def _feed(self, session: Session) -> bool:
@@ -253,8 +249,10 @@ class NvCodecSource:
         """The next unit of this pass; None at its end. A file is read several packets at a time: each costs half then,
         because code and data are still in the caches."""
         while not self._units and not self._has_pass_ended:
-            for _ in range(1 if self._is_live else _PACKETS_AT_ONCE):
-                packet = self._playback.next_packet()
+            for count in range(1 if self._playback.is_live else _PACKETS_AT_ONCE):
+                if count and not self._playback.wait_packet(0.0):
+                    break
+                packet = self._probed.popleft() if self._probed else self._playback.next_packet()
                 if packet is None:
                     self._has_pass_ended = True
                     break
@@ -263,16 +261,23 @@ class NvCodecSource:
                     self._units.append(unit)
         return self._units.popleft() if self._units else None
 
-    def _end_pass(self) -> None:
-        if self._playback.start_next_pass():
-            self._start_pass()
-        else:
+    def _begin_next_pass(self) -> None:
+        if not self._playback.start_next_pass():
             self._has_ended = True
+            return
+        codec = self._playback.stream.codec_context.codec.canonical_name
+        if codec != self._codec:
+            raise MediaError(
+                f"the stream came back as {codec} instead of {self._codec}",
+                where=self._playback.where,
+                fix="restart the channel",
+            )
+        self._start_pass()
 
     def _start_pass(self) -> None:
         self._unpacker = AnnexB(self._playback.stream, self._playback.where)
         self._units.clear()
-        self._has_pass_ended = False
+        self._has_pass_ended = self._is_between_passes = False
 
     def _wait_for_readers(self) -> None:
         """Let the decoder's stream wait for all work on the surfaces that the next call overwrites."""
@@ -283,24 +288,30 @@ class NvCodecSource:
                 raise PipelineError("work on a lent frame does not end", where=self._playback.where)
         self._busy.clear()
 
-    def _lend(self, frame: RawFrame) -> Surface[int]:
+    def _lend(self, frame: Picture) -> Surface[int]:
         format = self._format
         if format is None:
             raise PhaseError("the source is not open", where=self._playback.where)
-        addresses = frame.plane_addresses
-        surface = self._surfaces.get(addresses)
+        address = frame.address
+        surface = self._surfaces.get(address)
         if surface is None:
             # Few: the decoder's pool. It is made anew when the resolution changes, and then the old ones go.
             if len(self._surfaces) >= _MAX_SURFACES:
                 self._surfaces.clear()
-            surface = self._surfaces[addresses] = _surface(addresses, format)
+            surface = self._surfaces[address] = surface_at(frame.plane_addresses, format)
         return surface
 
     # -- life ------------------------------------------------------------------------------------------------
     def rewind(self) -> None:
-        """Start again at the first frame, sequence 0 and media time 0. The session and its memory stay."""
+        """Start again at the first frame, sequence 0 and media time 0; a stream goes on and only counts anew.
+
+        The session and its memory stay.
+        """
         if self._session is None:
             raise PhaseError("the source is not open", where=self._playback.where)
+        if not self._playback.can_rewind:
+            self._playback.rewind()
+            return
         self._wait_for_readers()
         self._ready.clear()
         self._next = None
@@ -315,6 +326,9 @@ class NvCodecSource:
             fence.wait(_RELEASE_TIMEOUT_S)
         self._busy.clear()
         self._ready.clear()
+        self._units.clear()
+        self._probed.clear()
+        self._surfaces.clear()
         self._next = None
         self._session = None
         self._is_lent = False
@@ -327,65 +341,8 @@ class NvCodecSource:
             format=format,
             domain=MemoryDomain.DEVICE,
             fps=stream.fps,
-            is_live=self._is_live,
+            is_live=self._playback.is_live,
             has_packets=True,
-            hops=_hops(stream.bytes_per_frame, format),
+            hops=hops_of(stream.bytes_per_frame, format, VERSION),
             description=f"{self._playback.where}: {stream.codec} {size}, {stream.fps:.3g} fps, decoded by NVDEC",
         )
-
-
-def _surface(addresses: tuple[int, int], format: ImageFormat) -> Surface[int]:
-    width_bytes, pitch_bytes, chroma_bytes = _row_bytes(format)
-    planes = (
-        Plane(addresses[0], width_bytes, format.height_px, pitch_bytes),
-        Plane(addresses[1], chroma_bytes, (format.height_px + 1) // 2, pitch_bytes),
-    )
-    return Surface(planes, format, MemoryDomain.DEVICE)
-
-
-def _row_bytes(format: ImageFormat) -> tuple[int, int, int]:
-    """(luma bytes, pitch, chroma bytes) of a row. The decoder's rows are tight, an odd width rounded up to even."""
-    sample_bytes = 2 if format.pixel_format is PixelFormat.P010 else 1
-    even_px = format.width_px + format.width_px % 2
-    return format.width_px * sample_bytes, even_px * sample_bytes, even_px * sample_bytes
-
-
-def _shape(format: ImageFormat) -> tuple[int, int]:
-    """Shape that PyNvVideoCodec gives to a picture: rows of both planes, columns."""
-    return format.height_px + (format.height_px + 1) // 2, format.width_px + format.width_px % 2
-
-
-def _hops(packet_bytes: int, format: ImageFormat) -> tuple[Hop, ...]:
-    rows, columns = _shape(format)
-    picture_bytes = rows * columns * (2 if format.pixel_format is PixelFormat.P010 else 1)
-    host, device = MemoryDomain.HOST, MemoryDomain.DEVICE
-    bitstream, pixels = Payload.BITSTREAM, Payload.PIXELS
-    derived, declared = Provenance.DERIVED, Provenance.DECLARED
-    library = f"PyNvVideoCodec {VERSION}"
-    return (
-        Hop(
-            "bitstream in", Agent.CPU, MemoryDomain.STORAGE, host, bitstream, packet_bytes, derived, "size over frames"
-        ),
-        Hop("bitstream to start codes", Agent.CPU, host, host, bitstream, packet_bytes, derived, "Annex B for NVDEC"),
-        Hop("bitstream to NVDEC", Agent.NVDEC, host, device, bitstream, packet_bytes, derived, "cuvidDecodePicture"),
-        Hop(
-            "decode",
-            Agent.NVDEC,
-            device,
-            device,
-            pixels,
-            picture_bytes,
-            derived,
-            "into NVDEC's own block-linear surface",
-        ),
-        Hop(
-            "decoder's pool",
-            Agent.COPY_ENGINE,
-            device,
-            device,
-            pixels,
-            picture_bytes,
-            declared,
-            f"{library} copies out of the mapped surface (cuMemcpy2DAsync of NvDecoder::HandlePictureDisplay)",
-        ),
-    )

@@ -13,6 +13,7 @@ from zhcedge.backends.cuda.cupti import _vendor, arguments
 from zhcedge.backends.cuda.cupti.table import Reader, Rule, classify, unclassified
 from zhcedge.backends.cuda.cupti.tally import Call, CallRow, Tally
 from zhcedge.core.errors import PipelineError
+from zhcedge.core.leases import ThreadLeases
 from zhcedge.core.ports import Canary
 from zhcedge.core.types import GUARDED_BYTES, ViolationKind
 
@@ -78,8 +79,10 @@ class CuptiInstrument:
         self._visible: tuple[ViolationKind, ...] = ()
         self._tally = Tally({}, {}, self._thread_name)
         self._threads: dict[int, str] = {}
+        self._leases = ThreadLeases()
         self._phase = ""
         self._final: dict[ViolationKind, int] | None = None
+        self._final_rewarm: dict[ViolationKind, int] = {}
         self._memory: _CanaryMemory | None = None
         self.problem = "not started"
 
@@ -122,6 +125,7 @@ class CuptiInstrument:
     def stop(self) -> None:
         """Freeze the counts, unsubscribe, free the canaries' memory. May be called twice."""
         if self._final is None:
+            self._final_rewarm = self.rewarm_counts()
             self._final = self.counts()
         self._detach()
 
@@ -154,7 +158,8 @@ class CuptiInstrument:
         if self._driver is None:
             return
         host, size = arguments.read(self._rules[number].reader, params, self._driver.is_host_pointer)
-        self._tally.note(Call(number, threading.get_ident(), self._phase, host, size))
+        thread = threading.get_ident()
+        self._tally.note(Call(number, thread, self._phase, host, size, self._leases.holds(thread)))
 
     def counts(self) -> dict[ViolationKind, int]:
         """Totals since `start` of every kind that this mode sees; empty when it sees nothing."""
@@ -164,6 +169,16 @@ class CuptiInstrument:
             return {}
         totals = self._tally.totals()
         return {kind: totals.get(kind, 0) for kind in self._visible}
+
+    def rewarm(self) -> AbstractContextManager[None]:
+        """The calling thread's calls are counted apart, exactly; a call's thread is the one that makes it."""
+        return self._leases.hold()
+
+    def rewarm_counts(self) -> dict[ViolationKind, int]:
+        """Totals since `start` of calls under re-warm leases; empty when it sees nothing."""
+        if self._final is not None:
+            return dict(self._final_rewarm)
+        return {} if self.problem else self._tally.rewarm_totals()
 
     def rows(self) -> tuple[CallRow, ...]:
         """Every watched call since `start`, allowed ones too, by thread, phase and function."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,6 +21,7 @@ class Call:
         phase: the word set by `enter_phase` at that time.
         host_address: where a copy wrote to host memory; 0 for anything else.
         size_bytes: of a copy whose arguments are read; 0 otherwise.
+        is_rewarm: the caller held a re-warm lease.
     """
 
     number: int
@@ -28,6 +29,7 @@ class Call:
     phase: str
     host_address: int
     size_bytes: int
+    is_rewarm: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,17 +86,24 @@ class Tally:
         self._rules, self._names, self._thread_name = rules, names, thread_name
         self._waiting: deque[Call] = deque()
         self._lock = threading.Lock()
-        self._totals: dict[ViolationKind, int] = {}
+        self._totals: Counter[ViolationKind] = Counter()
+        self._rewarm: Counter[ViolationKind] = Counter()
         self._rows: dict[tuple[str, str, str, ViolationKind | None], tuple[int, int]] = {}
 
     def note(self, call: Call) -> None:
         self._waiting.append(call)  # atomic: no lock inside a driver call
 
     def totals(self) -> dict[ViolationKind, int]:
-        """Violations so far, by kind."""
+        """Violations so far, by kind, without those under re-warm leases."""
         with self._lock:
             self._drain()
             return dict(self._totals)
+
+    def rewarm_totals(self) -> dict[ViolationKind, int]:
+        """What would have been violations but for a re-warm lease of the calling thread."""
+        with self._lock:
+            self._drain()
+            return dict(self._rewarm)
 
     def rows(self) -> tuple[CallRow, ...]:
         """Everything seen so far, violations or not."""
@@ -107,8 +116,9 @@ class Tally:
             call = self._waiting.popleft()
             kind = violation(self._rules[call.number], call)
             if kind is not None:
-                self._totals[kind] = self._totals.get(kind, 0) + 1
-            key = (self._thread_name(call.thread), call.phase, self._names[call.number], kind)
+                (self._rewarm if call.is_rewarm else self._totals)[kind] += 1
+            phase = "re-warm" if call.is_rewarm else call.phase
+            key = (self._thread_name(call.thread), phase, self._names[call.number], kind)
             calls, size = self._rows.get(key, (0, 0))
             self._rows[key] = (calls + 1, size + call.size_bytes)
 

@@ -13,15 +13,18 @@ enum PixelFormat { NV12 = 0, I420 = 1, P010 = 2, RGB24 = 3 };
 struct Frame {
     u64 planes[3];      // device addresses of the first pixels
     u64 results;        // the slot's result record in mapped pinned memory, as the device sees it
+    u64 mask;           // u8 [ceil(height / 2), ceil(width / 2)], not 0 where the picture is hidden; 0: there is none
     int pitches[3];     // bytes
+    int mask_pitch;     // bytes, a multiple of 4
     int width, height;  // pixels of the luma plane
     int format;         // PixelFormat
     int is_bt709;
     int is_full_range;
     int box_width, box_height, box_left, box_top;  // core/geometry.py's Letterbox, pixels of the model's input
+    int is_drawn;       // masks and results are drawn into the picture
 };
 
-static_assert(sizeof(Frame) == 80, "descriptor.py packs 80 bytes");
+static_assert(sizeof(Frame) == 96, "descriptor.py packs 96 bytes");
 
 #define MAX_DETECTIONS 256
 

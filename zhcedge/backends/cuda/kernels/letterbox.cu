@@ -1,4 +1,4 @@
-// Surface -> letterboxed, normalised RGB tensor, in one pass over the output. Twin: backends/cpu/letterbox.py.
+// Surface -> letterboxed, normalised RGB or BGR tensor, float or half, in one pass over the output. Twin: backends/cpu/letterbox.py.
 //
 // Grid: x over the model's input in steps of 64 columns, y in steps of 32 rows, z over the frames of the batch; block
 // 32 x 8. A thread makes eight pixels: two columns 32 apart in four rows. Taps of rows and the colour matrix are worked
@@ -64,9 +64,14 @@ __device__ __forceinline__ void sample_picture(const Rows* rows, const Taps& x, 
     }
 }
 
-template <int FORMAT>
+__device__ __forceinline__ void put(float* out, float value) { *out = value; }
+__device__ __forceinline__ void put(u16* out, float value) {  // half precision: rounded to nearest, halves to even
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(*out) : "f"(value));
+}
+
+template <int FORMAT, typename T>
 __device__ __forceinline__ void scale_block(
-    const Frame& f, const Taps* row_table, const Color* colors, float* tensor, int width, int height, float scale,
+    const Frame& f, const Taps* row_table, const Color* colors, T* tensor, int width, int height, float scale,
     float pad) {
     int first = blockIdx.x * COLUMNS * COLUMNS_A_THREAD + threadIdx.x;
     Taps columns[COLUMNS_A_THREAD];
@@ -83,7 +88,7 @@ __device__ __forceinline__ void scale_block(
         rows[0] = rows_of(f.planes[0], f.pitches[0], taps.luma);
         if (FORMAT != RGB24) rows[1] = rows_of(f.planes[1], f.pitches[1], taps.chroma);
         if (FORMAT == I420) rows[2] = rows_of(f.planes[2], f.pitches[2], taps.chroma);
-        float* out = tensor + blockIdx.z * 3 * plane + (u64)y * width;
+        T* out = tensor + blockIdx.z * 3 * plane + (u64)y * width;
 #pragma unroll
         for (int i = 0; i < COLUMNS_A_THREAD; i++) {
             int x = first + i * COLUMNS, column = x - f.box_left;
@@ -98,13 +103,24 @@ __device__ __forceinline__ void scale_block(
                     rgb[c] = fminf(fmaxf(value, 0.0f), 255.0f * scale);
                 }
             }
-            for (int c = 0; c < 3; c++) out[c * plane + x] = rgb[c];
+            for (int c = 0; c < 3; c++) put(out + c * plane + x, rgb[c]);
         }
     }
 }
 
+template <typename T>
+__device__ __forceinline__ void scale_any(
+    const Frame& f, const Taps* rows, const Color* colors, T* tensor, int width, int height, float scale, float pad) {
+    switch (f.format) {
+        case NV12: return scale_block<NV12>(f, rows, colors, tensor, width, height, scale, pad);
+        case I420: return scale_block<I420>(f, rows, colors, tensor, width, height, scale, pad);
+        case P010: return scale_block<P010>(f, rows, colors, tensor, width, height, scale, pad);
+        default: return scale_block<RGB24>(f, rows, colors, tensor, width, height, scale, pad);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(COLUMNS* ROW_THREADS)
-letterbox(const Frame* frames, float* tensor, int width, int height, float scale, float pad) {
+letterbox(const Frame* frames, void* tensor, int width, int height, float scale, float pad, int is_half, int is_bgr) {
     __shared__ Taps rows[ROWS_A_BLOCK];
     __shared__ Color colors[3];
     __shared__ Frame f;  // shared, not local: eight pixels in flight leave no registers for it
@@ -118,12 +134,11 @@ letterbox(const Frame* frames, float* tensor, int width, int height, float scale
     __syncthreads();
     if (threadIdx.y == 0)
         rows[threadIdx.x] = row_taps(blockIdx.y * ROWS_A_BLOCK + threadIdx.x - f.box_top, f.box_height, f.height);
-    if (threadIdx.y == 1 && threadIdx.x < 3) colors[threadIdx.x] = color_row(f, threadIdx.x, scale);
+    if (threadIdx.y == 1 && threadIdx.x < 3)
+        colors[threadIdx.x] = color_row(f, is_bgr ? 2 - threadIdx.x : threadIdx.x, scale);
     __syncthreads();
-    switch (f.format) {
-        case NV12: return scale_block<NV12>(f, rows, colors, tensor, width, height, scale, pad);
-        case I420: return scale_block<I420>(f, rows, colors, tensor, width, height, scale, pad);
-        case P010: return scale_block<P010>(f, rows, colors, tensor, width, height, scale, pad);
-        default: return scale_block<RGB24>(f, rows, colors, tensor, width, height, scale, pad);
-    }
+    if (is_half)
+        scale_any(f, rows, colors, (u16*)tensor, width, height, scale, pad);
+    else
+        scale_any(f, rows, colors, (float*)tensor, width, height, scale, pad);
 }

@@ -11,14 +11,15 @@ import numpy.typing as npt
 
 from zhcedge.backends.cuda import _vendor
 from zhcedge.backends.cuda._vendor import pycuda
-from zhcedge.backends.cuda.context import CudaContext
+from zhcedge.backends.cuda.context import CudaContext, gpu_error
 from zhcedge.backends.cuda.cupti.tally import BITSTREAM_BUFFERS
 from zhcedge.backends.cuda.kernels import Kernel
 from zhcedge.backends.cuda.nvjpeg._vendor import NvJpegError, RawEncoder
 from zhcedge.backends.cuda.nvjpeg.color import to_jpeg
 from zhcedge.backends.cuda.nvrtc import KernelSource, Nvrtc
-from zhcedge.core.errors import PipelineError
-from zhcedge.core.types import ImageFormat, PixelFormat, Surface
+from zhcedge.core.errors import BackendUnavailableError, PipelineError
+from zhcedge.core.geometry import covers
+from zhcedge.core.types import Agent, Hop, ImageFormat, MemoryDomain, Payload, PixelFormat, Provenance, Surface
 
 _WARM_PICTURES = 3
 _TIMEOUT_S = 10.0
@@ -95,7 +96,9 @@ def _take(free: list[tuple[int, int]], size: int) -> int:
 
 
 class JpegEncoder:
-    """Encodes NV12 surfaces of one format. Made and closed with nothing in flight; `encode` belongs to one thread.
+    """Encodes NV12 surfaces of one format, and smaller ones of its colours.
+
+    Made and closed with nothing in flight; `encode` belongs to one thread at a time.
 
     Raises BackendUnavailableError without nvJPEG or NVRTC, PipelineError when memory is short.
 
@@ -145,23 +148,38 @@ class JpegEncoder:
         noise = np.random.default_rng(1).integers(
             0, 256, self._pitch * (self._height + (self._height + 1) // 2), np.uint8
         )
-        with self._context.push():
-            pycuda.memcpy_htod(self._picture, noise)
+        try:
+            with self._context.push():
+                pycuda.memcpy_htod(self._picture, noise)
+        except _vendor.PYCUDA_ERROR as error:
+            raise gpu_error(error, self._where) from error
         for _ in range(_WARM_PICTURES):
-            self._encode_picture()
+            self._encode_picture(self._width, self._height)
+
+    @classmethod
+    def warmed(cls, context: CudaContext, format: ImageFormat, where: str, quality: int) -> JpegEncoder:
+        """One that has its memory; raises what making and warming it raises, and then nothing is left."""
+        encoder = cls(context, format, where, quality)
+        try:
+            encoder.warm()
+        except BaseException:
+            encoder.close()
+            raise
+        return encoder
 
     def encode(self, surface: Surface[int]) -> memoryview:
         """The JPEG of a surface, read-only, valid until the next call. Blocks until it is there, without spinning.
 
-        Raises PipelineError for a surface of another format, or when the GPU fails.
+        Raises PipelineError for a surface that is larger or of other colours, or when the GPU fails.
         """
-        if surface.format != self._format or surface.format.pixel_format is not PixelFormat.NV12:
+        if not covers(self._format, surface.format) or surface.format.pixel_format is not PixelFormat.NV12:
             raise PipelineError(f"a surface of {surface.format} does not fit the encoder", where=self._where)
         if self._kernel is None:
             raise PipelineError("the encoder is closed", where=self._where)
         luma, chroma = surface.planes
+        width, height = surface.format.width_px, surface.format.height_px
         self._context.attach()
-        grid = (-(-self._pitch // (2 * _BLOCK[0])), -(-(self._height + 1) // (2 * _BLOCK[1])), 1)
+        grid = (-(-(width + width % 2) // (2 * _BLOCK[0])), -(-(height + 1) // (2 * _BLOCK[1])), 1)
         self._kernel.launch(
             self._stream,
             grid,
@@ -173,21 +191,23 @@ class JpegEncoder:
             self._picture,
             self._picture + self._pitch * self._height,
             self._pitch,
-            self._width,
-            self._height,
+            width,
+            height,
             *self._coefficients,
         )
-        return memoryview(self._output).toreadonly()[: self._encode_picture()]
+        return memoryview(self._output).toreadonly()[: self._encode_picture(width, height)]
 
-    def _encode_picture(self) -> int:
+    def _encode_picture(self, width: int, height: int) -> int:
         if self._encoder is None:
             raise PipelineError("the encoder is closed", where=self._where)
         self._context.attach()
         chroma = self._picture + self._pitch * self._height
         try:
-            self._encoder.encode(self._picture, chroma, self._pitch, self._width, self._height)
+            self._encoder.encode(self._picture, chroma, self._pitch, width, height)
             length = self._encoder.retrieve(self._output_address, self._capacity)
         except NvJpegError as error:
+            if self._context.is_lost():
+                raise gpu_error(error, self._where) from error
             raise PipelineError(f"nvJPEG failed: {error}", where=self._where) from error
         self._done.record(self._stream)
         if not self._done.wait(_TIMEOUT_S):
@@ -195,14 +215,38 @@ class JpegEncoder:
         return length
 
     def close(self) -> None:
-        """Free everything; the last `encode`'s bytes with it. Twice is fine."""
+        """Free everything; the last `encode`'s bytes with it. Twice is fine. On a lost GPU nothing can be freed."""
         BITSTREAM_BUFFERS.remove(self._output_address)
+        if self._context.is_lost():
+            self._context.abandon(self._encoder, self._kernel, self._memory)
+            self._encoder = self._kernel = None
+            return
         with self._context.push():
             if self._encoder is not None:
                 self._encoder.close()
                 self._encoder = None
             self._kernel = None
             self._memory.close()
+
+
+def context_of(device: object) -> CudaContext:
+    """The context of the cuda device. Raises BackendUnavailableError for a device without one."""
+    context = getattr(device, "context", None)
+    if not isinstance(context, CudaContext):
+        raise BackendUnavailableError("nvJPEG needs the cuda device", where="nvjpeg", fix="use the rtx profile")
+    return context
+
+
+def hops_of(pixel_bytes: int, average_bytes: int, note: str) -> tuple[Hop, ...]:
+    """What a picture costs, from a slot to the medium; `average_bytes` of a JPEG, `note` on its encoding."""
+    host, device, pinned = MemoryDomain.HOST, MemoryDomain.DEVICE, MemoryDomain.PINNED
+    pixels, bitstream, derived = Payload.PIXELS, Payload.BITSTREAM, Provenance.DERIVED
+    return (
+        Hop("to full range", Agent.GPU, device, device, pixels, pixel_bytes, derived, "JPEG is BT.601 full range"),
+        Hop("JPEG encode", Agent.GPU, device, device, pixels, pixel_bytes, derived, note),
+        Hop("bitstream to the host", Agent.COPY_ENGINE, device, pinned, bitstream, average_bytes, derived),
+        Hop("bitstream out", Agent.CPU, host, MemoryDomain.STORAGE, bitstream, average_bytes, derived),
+    )
 
 
 def _kernel_source() -> KernelSource:

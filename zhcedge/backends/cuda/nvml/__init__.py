@@ -1,0 +1,1 @@
+"""NVIDIA's management library: what the board itself counts."""

@@ -1,0 +1,1 @@
+"""Ranges of the frame path for NVIDIA's profilers, which watch the process from outside."""
