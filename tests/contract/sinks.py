@@ -72,10 +72,6 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 @contextmanager
 def disk_full_at(size_bytes: int) -> Iterator[None]:
     """Files of this process can't grow beyond a size, which fails writes just as a full disk does."""

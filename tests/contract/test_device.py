@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.contract.devices import DeviceCase, each_device, fill_at_random, make_slot, tiny_model
+from tests.leftovers import nothing_left
 from zhcedge.core.errors import PhaseError, PipelineError, ZhcEdgeError
 from zhcedge.core.ports import FrameSlot, Stage
 from zhcedge.core.types import RESULT_DTYPE, DetectorSettings, ImageFormat, Payload, PixelFormat
@@ -402,12 +403,11 @@ def test_a_picture_size_first_seen_after_the_seal_fails_its_launch(case: DeviceC
 
 @each_device
 def test_close_ends_the_threads_and_a_second_close_is_fine(case: DeviceCase) -> None:
-    before = threading.active_count()
     with case.open() as device:
-        lanes = [device.create_lane(index, tiny_model()) for index in range(2)]
-        program = device.compile([device.preprocess(lanes[0], tiny_model())], lanes[0], 1)
-        slot = make_slot(device, ImageFormat(8, 8))
-        device.close()
-        assert threading.active_count() == before
+        with nothing_left():
+            lanes = [device.create_lane(index, tiny_model()) for index in range(2)]
+            program = device.compile([device.preprocess(lanes[0], tiny_model())], lanes[0], 1)
+            slot = make_slot(device, ImageFormat(8, 8))
+            device.close()
         with pytest.raises(PhaseError):
             program.launch([slot])

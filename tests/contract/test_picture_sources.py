@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from tests.contract.clips import Bytes, luma
-from tests.contract.test_source import ManualClock, open_descriptors
+from tests.contract.test_source import ManualClock
+from tests.leftovers import nothing_left
 from zhcedge.backends.cpu.arena import CpuArena
 from zhcedge.backends.cpu.ingest import ingest
 from zhcedge.backends.cpu.picture_source import PictureSource
@@ -217,13 +218,13 @@ def test_reading_allocates_nothing_of_a_frame(case: Case, tmp_path: Path) -> Non
 
 
 def test_a_closed_source_gives_its_descriptors_back_and_no_more_frames(case: Case, tmp_path: Path) -> None:
-    uri, before = case.make_input(tmp_path), open_descriptors()
-    source = make(case, uri)
-    source.open()
-    next_frame(source).release()
-    source.close()
-    source.close()
-    assert open_descriptors() == before
+    uri = case.make_input(tmp_path)
+    with nothing_left():
+        source = make(case, uri)
+        source.open()
+        next_frame(source).release()
+        source.close()
+        source.close()
     assert isinstance(source.read(0.0), EndOfStream)
 
 

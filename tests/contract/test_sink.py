@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import queue
-import threading
 from pathlib import Path
 
 import av
@@ -19,10 +18,10 @@ from tests.contract.sinks import (
     brightness,
     disk_full_at,
     files,
-    open_descriptors,
     slot,
     source_facts,
 )
+from tests.leftovers import nothing_left
 from zhcedge.backends.cpu.mp4_sink import Mp4Sink
 from zhcedge.core.errors import OutputError
 from zhcedge.core.ports import FrameSlot
@@ -148,10 +147,8 @@ def test_a_link_stays_a_link(kind: type[Mp4Sink], tmp_path: Path) -> None:
 # -- outputs that can't be written ---------------------------------------------------------------------------------
 def refused(kind: type[Mp4Sink], path: Path) -> OutputError:
     sink = kind(SinkRequest("gate", path), None)
-    before = open_descriptors(), threading.active_count()
-    with pytest.raises(OutputError) as caught:
+    with nothing_left(), pytest.raises(OutputError) as caught:
         sink.open(source_facts(64, 48))
-    assert (open_descriptors(), threading.active_count()) == before
     assert caught.value.fix
     assert caught.value.where == str(path)
     sink.close(complete=True)
@@ -186,21 +183,20 @@ def test_two_writers_of_one_file_are_kept_apart(kind: type[Mp4Sink], tmp_path: P
 
 def test_a_disk_that_fills_up_is_reported_and_every_slot_comes_back(kind: type[Mp4Sink], tmp_path: Path) -> None:
     sink = kind(SinkRequest("gate", tmp_path / "out.mp4"), None)
-    before = open_descriptors()
-    sink.open(source_facts(320, 240))
-    feeder = Feeder(sink)
-    with disk_full_at(300_000):
-        with pytest.raises(OutputError) as caught:
-            feeder.feed_noise(200)
-        assert "free space" in caught.value.fix
-        assert "out.mp4" in caught.value.where
-        with pytest.raises(OutputError):
-            sink.submit(slot(320, 240, 0, 0.0), lambda frame: None)
-        with pytest.raises(OutputError):
-            sink.close(complete=True)
-    assert files(tmp_path) == []
-    assert feeder.all_returned()
-    assert open_descriptors() == before
+    with nothing_left():
+        sink.open(source_facts(320, 240))
+        feeder = Feeder(sink)
+        with disk_full_at(300_000):
+            with pytest.raises(OutputError) as caught:
+                feeder.feed_noise(200)
+            assert "free space" in caught.value.fix
+            assert "out.mp4" in caught.value.where
+            with pytest.raises(OutputError):
+                sink.submit(slot(320, 240, 0, 0.0), lambda frame: None)
+            with pytest.raises(OutputError):
+                sink.close(complete=True)
+        assert files(tmp_path) == []
+        assert feeder.all_returned()
 
 
 def test_a_disk_that_is_full_only_at_the_end_is_reported_by_close(kind: type[Mp4Sink], tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ from tests.contract.sinks import (
     brightness,
     disk_full_at,
     files,
-    open_descriptors,
     slot,
     source_facts,
 )
+from tests.leftovers import nothing_left
 from zhcedge.backends.cpu.jpeg_sink import JpegFolderSink
 from zhcedge.backends.cpu.mp4_sink import Mp4Sink
 from zhcedge.core.errors import OutputError, PhaseError
@@ -80,13 +80,12 @@ def fed(kind: Kind, folder: Path, count: int, width: int = 64, height: int = 48)
 
 @pytest.mark.parametrize(("width", "height"), [(64, 48), (1, 1), (33, 17)])
 def test_every_frame_arrives_and_every_slot_comes_back(kind: Kind, tmp_path: Path, width: int, height: int) -> None:
-    before = open_descriptors(), threading.active_count()
-    feeder = fed(kind, tmp_path, 12, width, height)
-    feeder.sink.close(complete=True)
-    assert kind.count(tmp_path / kind.output) == 12
-    assert feeder.all_returned()
-    assert files(tmp_path) == [kind.output]
-    assert (open_descriptors(), threading.active_count()) == before
+    with nothing_left():
+        feeder = fed(kind, tmp_path, 12, width, height)
+        feeder.sink.close(complete=True)
+        assert kind.count(tmp_path / kind.output) == 12
+        assert feeder.all_returned()
+        assert files(tmp_path) == [kind.output]
 
 
 def test_one_slot_is_enough(kind: Kind, tmp_path: Path) -> None:
@@ -135,13 +134,12 @@ def test_what_moves_is_declared(kind: Kind, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("frames", [0, 5])
 def test_an_incomplete_close_leaves_no_half_output(kind: Kind, tmp_path: Path, frames: int) -> None:
-    before = open_descriptors(), threading.active_count()
-    feeder = fed(kind, tmp_path, frames)
-    feeder.sink.close(complete=False)
-    feeder.sink.close(complete=True)
-    assert files(tmp_path) == ([kind.output] if kind.keeps_parts and frames else [])
-    assert feeder.all_returned()
-    assert (open_descriptors(), threading.active_count()) == before
+    with nothing_left():
+        feeder = fed(kind, tmp_path, frames)
+        feeder.sink.close(complete=False)
+        feeder.sink.close(complete=True)
+        assert files(tmp_path) == ([kind.output] if kind.keeps_parts and frames else [])
+        assert feeder.all_returned()
 
 
 def test_missing_folders_are_made_and_an_older_output_is_replaced(kind: Kind, tmp_path: Path) -> None:
@@ -154,15 +152,14 @@ def test_missing_folders_are_made_and_an_older_output_is_replaced(kind: Kind, tm
 
 def test_a_place_that_can_not_be_written_is_refused_at_open(kind: Kind, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"kept")
-    before = open_descriptors(), threading.active_count()
     for folder in (tmp_path / "file", tmp_path / "a\0b", tmp_path / ("x" * 300)):
-        sink = kind.sink(folder)
-        with pytest.raises(OutputError) as caught:
-            sink.open(source_facts(64, 48))
-        assert caught.value.fix
-        sink.close(complete=True)
+        with nothing_left():
+            sink = kind.sink(folder)
+            with pytest.raises(OutputError) as caught:
+                sink.open(source_facts(64, 48))
+            assert caught.value.fix
+            sink.close(complete=True)
     assert files(tmp_path) == ["file"]
-    assert (open_descriptors(), threading.active_count()) == before
 
 
 def test_a_disk_that_fills_up_is_reported_and_every_slot_comes_back(kind: Kind, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tests.contract.clips import (
     make_sound,
     mark_as_rotated,
 )
+from tests.leftovers import nothing_left, open_files
 from tests.system.rtsp import Camera, bundled_stream, need_server
 from zhcedge.backends.cpu.source import PyAvSource
 from zhcedge.core.errors import MediaError, PhaseError, SourceMissingError, ZhcEdgeError
@@ -111,10 +112,6 @@ def assert_numbered(seen: list[int], count: int, scale: Callable[[int], float] =
 
 def limited(value: int) -> float:
     return 16 + value * 219 / 255
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.fixture(params=["file", "rtsp"])
@@ -509,13 +506,11 @@ def test_what_is_not_a_playable_video_is_refused_in_one_clear_line(
 ) -> None:
     path = tmp_path / f"file{suffix}"
     spoil(path)
-    before = open_descriptors()
-    with pytest.raises(MediaError) as caught:
+    with nothing_left(), pytest.raises(MediaError) as caught:
         make(kind, path).open()
     assert caught.value.fix
     assert str(path) in caught.value.where
     assert "\n" not in str(caught.value)
-    assert open_descriptors() == before
 
 
 def test_a_file_of_sound_is_refused(kind: type[PyAvSource], tmp_path: Path) -> None:
@@ -550,12 +545,12 @@ def test_what_is_no_file_is_refused(kind: type[PyAvSource], uri: str, error: typ
 def test_a_closed_source_gives_its_descriptors_back_and_no_more_frames(
     kind: type[PyAvSource], walkers: Path | str
 ) -> None:
-    before = open_descriptors()
-    source = make(kind, walkers)
-    source.open()
-    assert open_descriptors() > before
-    next_frame(source).release()
-    source.close()
-    source.close()
-    assert open_descriptors() == before
+    before = open_files()
+    with nothing_left():
+        source = make(kind, walkers)
+        source.open()
+        assert open_files() > before
+        next_frame(source).release()
+        source.close()
+        source.close()
     assert isinstance(source.read(0.0), EndOfStream)

@@ -20,6 +20,7 @@ import pytest
 
 from tests.contract.clips import Bytes, luma
 from tests.contract.sinks import PATIENCE_S, brightness, slot, source_facts
+from tests.leftovers import nothing_left
 from tests.system.rtsp import DEBIAN_PYTHON, HOST, Camera, black_hole, free_port, need_server
 from zhcedge.backends.cpu.rtsp_sink import RtspSink
 from zhcedge.core.backoff import Backoff
@@ -82,15 +83,14 @@ class Pusher:
 @contextmanager
 def pushing(url: str, is_live: bool = True, timeout_s: float = 2.0) -> Iterator[Pusher]:
     pusher = Pusher(url, timeout_s)
-    before = threading.active_count()
-    pusher.sink.open(source_facts(320, 240, is_live=is_live))
-    try:
-        yield pusher
-    finally:
-        pusher.sink.close(complete=True)
+    with nothing_left():
+        pusher.sink.open(source_facts(320, 240, is_live=is_live))
+        try:
+            yield pusher
+        finally:
+            pusher.sink.close(complete=True)
     assert len(pusher.returned) == pusher.number - pusher.refused
     assert pusher.sink.frames_written + pusher.sink.dropped >= len(pusher.returned)
-    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.leftovers import nothing_left, open_files
 from zhcedge.core.errors import NotNowError, OutputError, UsageError, ZhcEdgeError
 from zhcedge.service import control_socket
 from zhcedge.service.control_socket import MAX_CLIENTS, MAX_REQUEST_BYTES, Client, ControlSocket
@@ -21,10 +22,6 @@ from zhcedge.service.socket_file import LONGEST_PATH_BYTES, SocketFile
 
 TURNS = 300
 IDLE_TURNS = 6  # enough to read what the kernel holds of a connection
-
-
-def open_files() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 class Bench:
@@ -405,8 +402,6 @@ def test_at_the_end_a_successor_s_socket_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["absent/c.sock", "x" * LONGEST_PATH_BYTES])
 def test_where_none_can_be_made_is_one_clear_error(tmp_path: Path, name: str) -> None:
-    before = open_files()
-    with pytest.raises(OutputError, match=r"control\.socket"):
+    with nothing_left(), pytest.raises(OutputError, match=r"control\.socket"):
         SocketFile(tmp_path / name)
-    assert open_files() == before
     assert list(tmp_path.iterdir()) == []

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import threading
 from pathlib import Path
 
 import pytest
 
+from tests.leftovers import nothing_left
 from zhcedge.app.control import ControlLoop
 from zhcedge.config.schema import Config
 from zhcedge.core.errors import StoreError
@@ -15,17 +14,11 @@ from zhcedge.models.bundle import load_bundle
 from zhcedge.service.clock import SystemClock
 
 
-def open_things() -> tuple[int, int]:
-    return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
-
-
 def test_an_outbox_that_cannot_be_opened_leaves_no_descriptor_and_no_thread(tmp_path: Path) -> None:
     outbox = {"dir": str(tmp_path), "memory_dir": str(tmp_path / "absent")}
     config = Config.model_validate({"channels": {"a": {"source": {"uri": "clip:walkers"}}}, "outbox": outbox})
-    gc.collect()  # what tests before this one have left would go meanwhile
-    bundle, before = load_bundle(config.model.bundle), open_things()
-    for _ in range(3):
-        with pytest.raises(StoreError, match="memory_dir"):
-            ControlLoop(config, bundle, SystemClock(), "INFO")
-    gc.collect()  # the errors' tracebacks hold the shared memory
-    assert open_things() == before
+    bundle = load_bundle(config.model.bundle)
+    with nothing_left():
+        for _ in range(3):
+            with pytest.raises(StoreError, match="memory_dir"):
+                ControlLoop(config, bundle, SystemClock(), "INFO")
