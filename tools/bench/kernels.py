@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from zhcedge.backends.cpu.arena import CpuArena
 from zhcedge.backends.cpu.overlay import TextTiles, draw, text_scale
+from zhcedge.core.picture import SAMPLES
 from zhcedge.core.requests import DeviceSettings
 from zhcedge.core.types import DetectorSettings, HeadKind, ImageFormat, ModelFacts, PixelFormat
 from zhcedge.pipeline.masks import rasterise
@@ -136,7 +137,7 @@ def measure(batches: list[int]) -> dict[str, Any]:
                 for work in works:
                     attempt(work, batch, rows, problems, bandwidth)
                 if batch == batches[0]:
-                    for work in (bench.ingest, bench.motion, bench.downscale):  # one frame at a time
+                    for work in (bench.ingest, bench.motion, bench.picture, bench.downscale):  # one frame at a time
                         attempt(work, 1, rows, problems, bandwidth)
         measured = {row["kernel"].partition(",")[0] for row in rows}
         return found | {"kernels": rows, "not_measured": sorted(set(FUNCTIONS) - measured), "problems": problems}
@@ -308,6 +309,16 @@ class Bench:
         values = (frame, means, 2, motion.WEIGHT, motion.THRESHOLD, result)  # the second frame: there are means
         work = lambda: kernel.launch(self._lane.stream, (1, 1, 1), motion._BLOCK, *values)  # noqa: E731
         return [("motion", (1 + 4 + 4) * points + 8, self._time(work))]
+
+    def picture(self) -> Measured:
+        from zhcedge.backends.cuda import picture
+        from zhcedge.backends.cuda.descriptor import pack
+
+        kernel, frame = self._device._kernels["picture"], pack(self._slot_surface)
+        _, result = self._device.arena.pinned(8 * picture._CELLS, "bench")
+        values = (frame, 1, result)
+        work = lambda: kernel.launch(self._lane.stream, picture._GRID, picture._BLOCK, *values)  # noqa: E731
+        return [("picture", (3 * SAMPLES + 8) * picture._CELLS, self._time(work))]
 
     def downscale(self) -> Measured:
         from zhcedge.backends.cuda.descriptor import pack

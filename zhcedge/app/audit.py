@@ -51,10 +51,13 @@ def audit(config: Config, *, frames: int, html: Path | None = None, log_level: s
         segment = Segment()
         devices: list[Device[object]] = []
         context = RunContext(segment, SystemClock(), Lifecycle(), is_audit=True, on_device=devices.append)
-        with build_plan(with_outputs_in(Path(folder), config), context) as plan:
+        with (
+            build_plan(with_outputs_in(Path(folder), config), context) as plan,
+            _link_watch(profile(config.profile).meter, devices[0]) as watch,  # what it imports comes before the seal
+        ):
             runtime = plan.warm_up()
-            with _link_watch(profile(config.profile).meter, devices[0]) as watch:
-                run = runtime.process(frames)
+            watch.start()
+            run = runtime.process(frames)
     report = AuditReport(run, watch.report(run))
     if html is not None:
         write_whole(html, page(run, segment.frame_recorder, report.link).encode(), "the page")

@@ -89,7 +89,7 @@ class LinkReport:
 
 
 class LinkWatch:
-    """Samples a meter on a thread of its own for as long as the block lasts.
+    """Samples a meter on a thread of its own from `start` to the end of the block.
 
     Args:
         meter: None where the profile has none.
@@ -103,14 +103,18 @@ class LinkWatch:
         self._thread = threading.Thread(target=self._run, name="link meter", daemon=True)
 
     def __enter__(self) -> LinkWatch:
+        return self
+
+    def start(self) -> None:
+        """From now on frames flow. At most once."""
         if self._meter is not None:
             self._thread.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
-        if self._meter is not None:
+        if self._thread.ident is not None:
             self._thread.join()
+        if self._meter is not None:
             self._meter.close()
 
     def _run(self) -> None:

@@ -1,7 +1,4 @@
-"""Figures of a picture on the GPU: core/picture.py has the definition, backends/cpu/picture.py is the numpy twin.
-
-Not run on hardware yet; the kernel is compiled for every architecture by the tests.
-"""
+"""Figures of a picture on the GPU: core/picture.py has the definition, backends/cpu/picture.py is the numpy twin."""
 
 from __future__ import annotations
 
