@@ -94,7 +94,6 @@ def test_the_text_and_the_page_show_it_and_leave_it_out_where_there_is_no_link()
     assert "<h2>The link</h2>" in page(run_report(), recorder, report)
     with LinkWatch("", None) as watch:
         watch.start()
-        pass
     nothing = watch.report(run_report())
     assert nothing.lines() == []
     assert "link" not in as_text(AuditReport(run_report(), nothing))
@@ -114,5 +113,4 @@ def test_a_board_that_does_not_count_is_said_so() -> None:
 def test_a_meter_that_can_not_be_opened_is_said_so() -> None:
     with LinkWatch("nvml", None, "nvidia-ml-py is not installed") as watch:
         watch.start()
-        pass
     assert watch.report(run_report()).lines() == ["nvml: not measured: nvidia-ml-py is not installed"]
