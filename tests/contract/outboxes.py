@@ -147,3 +147,10 @@ def rest(outbox: DurableOutbox) -> None:
         return not outbox.is_writing
 
     wait_for(is_resting, "the end of a write")
+
+
+def pass_time(outbox: DurableOutbox, clock: HandClock, seconds: float) -> None:
+    """Move the simulated clock. Not while a real disk writes: beside such a clock it would look as if it hung."""
+    rest(outbox)
+    clock.move(seconds)
+    outbox.tick()

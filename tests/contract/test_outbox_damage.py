@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.contract.disks import fill, frozen, need_root, small_disk, small_tmpfs
-from tests.contract.outboxes import Place, held, message, rest, rows, settle, wait_for
+from tests.contract.outboxes import Place, held, message, pass_time, rest, rows, settle, wait_for
 from zhcedge.core.delivery import OpenEvent
 from zhcedge.core.errors import StoreError
 from zhcedge.store.durable import DurableOutbox
@@ -112,8 +112,7 @@ def test_damage_that_is_found_later_costs_only_what_was_there(tmp_path: Path) ->
         after = outbox.pending(0, 5_000)
         for row in after:
             outbox.ack(row.id)
-        place.clock.move(1.1)
-        outbox.tick()
+        pass_time(outbox, place.clock, 1.1)
         return "outbox-corrupt" in place.codes
 
     wait_for(is_found, "the damage to be seen")
@@ -188,8 +187,7 @@ def test_a_full_disk_is_told_of_and_got_over(tmp_path: Path, full: str) -> None:
             outbox.append(message(number, 500), opens=OpenEvent("a", b"%d" % number))
 
         def is_told() -> bool:
-            place.clock.move(1.1)
-            outbox.tick()
+            pass_time(outbox, place.clock, 1.1)
             return "outbox-disk-full" in place.codes
 
         wait_for(is_told, "the alert")
@@ -197,8 +195,7 @@ def test_a_full_disk_is_told_of_and_got_over(tmp_path: Path, full: str) -> None:
         filler.unlink()
 
         def is_over() -> bool:
-            place.clock.move(1.1)
-            outbox.tick()
+            pass_time(outbox, place.clock, 1.1)
             return place.alerts[-1].is_over
 
         wait_for(is_over, "the end of the alert")

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.contract.outboxes import Place, message, rest, rows, settle
+from tests.contract.outboxes import Place, message, pass_time, rest, rows, settle
 from zhcedge.core.delivery import OpenEvent
 from zhcedge.store.settings import OutboxLimits
 
@@ -100,8 +100,7 @@ class OutboxMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.4, 1.1, 11.0]))
     def time_goes_on(self, seconds: float) -> None:
-        self.place.clock.move(seconds)
-        self.outbox.tick()
+        pass_time(self.outbox, self.place.clock, seconds)
 
     @rule()
     def everything_reaches_the_flash(self) -> None:
