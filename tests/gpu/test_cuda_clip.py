@@ -62,11 +62,11 @@ def pictures() -> list[Surface[CpuBuffer]]:
     return found
 
 
-def compile_chain(device: CudaDevice, bundle: Bundle, lanes: int) -> list[CudaProgram]:
+def compile_chain(device: CudaDevice, bundle: Bundle, lanes: int, *, is_fused: bool = False) -> list[CudaProgram]:
     """Without the overlay, which would draw on the pictures that are looked at again."""
     from zhcedge.backends.engines.onnxruntime_cuda import open_cuda
 
-    engine = open_cuda(EngineRequest(bundle.model_path, bundle.facts), device)
+    engine = open_cuda(EngineRequest(bundle.model_path, bundle.facts, is_fused=is_fused), device)
     programs = []
     for index in range(lanes):
         lane = device.create_lane(index, bundle.facts)
@@ -131,11 +131,12 @@ def matched(wanted: Detections, found: Detections) -> int:
     )
 
 
+@pytest.mark.parametrize("is_fused", [False, True], ids=["plain", "fused"])
 def test_the_chain_finds_what_the_cpu_finds(
-    device: CudaDevice, bundle: Bundle, pictures: list[Surface[CpuBuffer]]
+    device: CudaDevice, bundle: Bundle, pictures: list[Surface[CpuBuffer]], is_fused: bool
 ) -> None:
     expected = cpu_detections(bundle, pictures)
-    (program, *_) = compile_chain(device, bundle, 1)
+    (program, *_) = compile_chain(device, bundle, 1, is_fused=is_fused)
     slots = fill_slots(device, pictures)
     found = []
     for slot in slots:
@@ -170,12 +171,13 @@ def test_lanes_and_launches_in_flight_do_not_disturb_each_other(
             assert matched(found, wanted) >= len(found) - 1
 
 
+@pytest.mark.parametrize("is_fused", [False, True], ids=["plain", "fused"])
 def test_frames_in_flight_allocate_free_copy_and_synchronise_nothing(
-    device: CudaDevice, bundle: Bundle, pictures: list[Surface[CpuBuffer]]
+    device: CudaDevice, bundle: Bundle, pictures: list[Surface[CpuBuffer]], is_fused: bool
 ) -> None:
     from zhcedge.backends.cuda.cupti.instrument import CuptiInstrument
 
-    programs = compile_chain(device, bundle, 2)
+    programs = compile_chain(device, bundle, 2, is_fused=is_fused)
     source = device.arena.surface(pictures[0].format, "source")
     support.write_surface(device, pictures[0], source)
     slots = fill_slots(device, pictures[:8])

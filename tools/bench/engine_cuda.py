@@ -85,6 +85,7 @@ class Lane:
             "user_compute_stream": str(int(self.stream)),
             "cudnn_conv_algo_search": "HEURISTIC",
             "prefer_nhwc": "1",
+            "fuse_conv_bias": "1",
             **options,
         }
         settings = onnxruntime.SessionOptions()

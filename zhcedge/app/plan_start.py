@@ -57,6 +57,11 @@ class EngineStart:
         return {"degraded": self.degraded, "builds": self.builds, "batch": self.request.facts.input_shape[0]}
 
 
+def plain_request(config: Config, bundle: Bundle, facts: ModelFacts) -> EngineRequest:
+    """For an engine that runs the model's own file."""
+    return EngineRequest(bundle.model_path, facts, config.engine.threads, config.engine.fused)
+
+
 def start_engine(
     config: Config,
     chosen: Profile,
@@ -75,7 +80,7 @@ def start_engine(
     Raises ConfigError where the profile has no GPU; BackendUnavailableError without the library; UsageError for a GPU
     or precision that can't be had.
     """
-    plain = EngineStart(chosen.engine, EngineRequest(bundle.model_path, facts, config.engine.threads))
+    plain = EngineStart(chosen.engine, plain_request(config, bundle, facts))
     kind = config.engine.library
     if kind == "profile":
         return plain

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from zhcedge.app.channels import ChannelFactory, keep_no_packets
-from zhcedge.app.plan_start import EngineStart, open_started, start_engine
+from zhcedge.app.plan_start import EngineStart, open_started, plain_request, start_engine
 from zhcedge.backends.registry import DEVICES, JPEG_ENCODERS, RANGES
 from zhcedge.config.channel import ChannelConfig
 from zhcedge.config.schema import Config
@@ -19,7 +19,7 @@ from zhcedge.core.errors import BackendUnavailableError, ConfigError, PhaseError
 from zhcedge.core.lifecycle import Lifecycle
 from zhcedge.core.packets import PacketKeeper
 from zhcedge.core.ports import NO_RANGES, Clock, Device, Instrument
-from zhcedge.core.requests import DeviceSettings, EngineFactory, EngineRequest
+from zhcedge.core.requests import DeviceSettings, EngineFactory
 from zhcedge.core.types import B, DetectorSettings, ModelFacts, ViolationKind
 from zhcedge.models.bundle import Bundle, load_bundle
 from zhcedge.pipeline.channel import ChannelListener, nobody_listens
@@ -90,7 +90,7 @@ def build_plan(config: Config, context: RunContext, bundle: Bundle | None = None
         undo.callback(device.close)
         context.on_device(device)
         if context.engine is not None:
-            engine = context.engine(EngineRequest(bundle.model_path, facts, config.engine.threads), device)
+            engine = context.engine(plain_request(config, bundle, facts), device)
         else:
             engine, start = open_started(start_engine(config, chosen, bundle, facts), chosen, device)
             context.on_engine(start)

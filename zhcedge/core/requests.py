@@ -36,6 +36,7 @@ class EngineRequest:
     Attributes:
         model_path, facts: the verified file and what is known of it.
         threads: host threads for inference, 0 for one per core.
+        is_fused: an engine that can compiles what belongs together for this GPU; it opens more slowly.
         plan: the model built for this GPU, for engines that run plans; verified, without its header.
         precision: of the plan, for people.
         runtime_cache: file where an engine keeps what it compiles at run time; None keeps nothing.
@@ -44,6 +45,7 @@ class EngineRequest:
     model_path: Path
     facts: ModelFacts
     threads: int = 0
+    is_fused: bool = False
     plan: bytes = field(default=b"", repr=False)
     precision: str = ""
     runtime_cache: Path | None = None

@@ -32,6 +32,9 @@ _OPTIONS = {
     # What tensor cores want: the same FP16 network 509 against 429 frames a second on an H200, batch 4 620 against 548.
     "prefer_nhwc": "1",
 }
+# cuDNN compiles a kernel for each shape. A YOLOv8m of 1024x1024, FP16, batch 8, two lanes on an H200: 810 instead of 657
+# frames a second, and its two sessions ready in 8 s (20 s the first time on a machine) instead of 1.5 s.
+_FUSED = {"fuse_conv_bias": "1"}
 _RUN_OPTIONS = {"disable_synchronize_execution_providers": "1"}  # a synchronisation would end the capture
 
 
@@ -63,11 +66,14 @@ class OnnxRuntimeCudaEngine:
 
     def __init__(self, request: EngineRequest, device_index: int) -> None:
         self._path, self._facts, self._device_index = request.model_path, request.facts, device_index
+        self._fused = _FUSED if request.is_fused else {}
         self._is_open = True
         session = _open(self._path, self._options())
         check_session(session, self._facts)
         # A graph's own precision; cuDNN and cuBLAS take TF32 for FP32 where the GPU has it.
-        self._description = f"onnxruntime {session.version} CUDA, precision of the graph"
+        self._description = (
+            f"onnxruntime {session.version} CUDA, precision of the graph{', fused' if self._fused else ''}"
+        )
 
     @property
     def facts(self) -> ModelFacts:
@@ -101,7 +107,7 @@ class OnnxRuntimeCudaEngine:
         self._is_open = False
 
     def _options(self) -> dict[str, str]:
-        return {"device_id": str(self._device_index), **_OPTIONS}
+        return {"device_id": str(self._device_index), **_OPTIONS, **self._fused}
 
 
 class InferenceStage:
