@@ -32,8 +32,8 @@ _OPTIONS = {
     # What tensor cores want: the same FP16 network 509 against 429 frames a second on an H200, batch 4 620 against 548.
     "prefer_nhwc": "1",
 }
-# cuDNN compiles a kernel for each shape. A YOLOv8m of 1024x1024, FP16, batch 8, two lanes on an H200: 810 instead of 657
-# frames a second, and its two sessions ready in 8 s (20 s the first time on a machine) instead of 1.5 s.
+# cuDNN compiles a kernel for each shape. A YOLOv8m of 1024x1024, FP16, batch 8, two lanes on an H200: 810 frames a
+# second instead of 657, and the two sessions are ready in 8 s (20 s the first time on a machine) instead of 1.5 s.
 _FUSED = {"fuse_conv_bias": "1"}
 _RUN_OPTIONS = {"disable_synchronize_execution_providers": "1"}  # a synchronisation would end the capture
 
@@ -71,9 +71,9 @@ class OnnxRuntimeCudaEngine:
         session = _open(self._path, self._options())
         check_session(session, self._facts)
         # A graph's own precision; cuDNN and cuBLAS take TF32 for FP32 where the GPU has it.
-        self._description = (
-            f"onnxruntime {session.version} CUDA, precision of the graph{', fused' if self._fused else ''}"
-        )
+        self._description = f"onnxruntime {session.version} CUDA, precision of the graph"
+        if self._fused:
+            self._description += ", fused"
 
     @property
     def facts(self) -> ModelFacts:
