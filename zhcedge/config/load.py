@@ -1,7 +1,7 @@
 """Read a configuration file, lay the environment and --set over it, check it, and remember where values come from.
 
-Priority: --set, then the environment (ZHC_A__B), then the file, then the schema's defaults. Pure apart from
-reading the one file, the working directory and the host name; any thread, any phase.
+Priority: --set, then the environment (ZHC_A__B), then conf.d, then the file, then the schema's defaults. Pure apart
+from reading these files, the working directory and the host name; any thread, any phase.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from zhcedge.config import overrides as layers
 from zhcedge.config.channel import ChannelConfig
 from zhcedge.config.explain import allowed_words, explain
+from zhcedge.config.files import read_tree
 from zhcedge.config.partial import salvage
 from zhcedge.config.paths import PathResolver, clashes
 from zhcedge.config.problems import KeyPath, Place, Problem, as_error, dotted, found, in_order, shortened
 from zhcedge.config.schema import Config
-from zhcedge.config.tree import MAX_BYTES, Tree, parse
+from zhcedge.config.tree import Tree, parse
 from zhcedge.config.values import SLUG_WORDS, Slug
 from zhcedge.core.addresses import without_password
 from zhcedge.core.errors import ConfigError
@@ -52,7 +53,7 @@ def load(
     *,
     profiles: Collection[str] = (),
 ) -> LoadedConfig:
-    """The configuration in `path`. Raises ConfigError with every problem found, and nothing else.
+    """The configuration in `path` and its drop-ins. Raises ConfigError with every problem found, and nothing else.
 
     Args:
         path: YAML, UTF-8, at most MAX_BYTES.
@@ -74,7 +75,7 @@ def examine(
     profiles: Collection[str] = (),
 ) -> LoadedConfig | tuple[Problem, ...]:
     """As `load`, with the problems as values, in the order in which they stand in the file. Never raises."""
-    return _examined(_read(path), path, overrides, environ, profiles)
+    return _examined(read_tree(path), path, overrides, environ, profiles)
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def examine_parts(
     profiles: Collection[str] = (),
 ) -> Examination:
     """As `examine`, and what is right of a configuration with problems, for looking further. Never raises."""
-    return _examined_parts(_read(path), path, overrides, environ, profiles)
+    return _examined_parts(read_tree(path), path, overrides, environ, profiles)
 
 
 def load_text(
@@ -246,32 +247,3 @@ def _leaves(value: Value, path: KeyPath) -> Iterator[tuple[KeyPath, Value]]:
             yield from _leaves(child, (*path, index))
     else:
         yield path, without_password(value) if isinstance(value, str) else value
-
-
-def _read(path: Path) -> Tree:
-    """The file's values. Every fault, a missing file included, becomes a problem of the tree."""
-    source = str(path)
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        return _unreadable(source, "this file does not exist", "check the path given with --config")
-    except IsADirectoryError:
-        return _unreadable(source, "this is a folder", "give the path of a YAML file")
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return _unreadable(source, f"the file can't be read ({reason})", "check its permissions")
-    if len(data) > MAX_BYTES:
-        return _unreadable(source, f"the file is larger than {MAX_BYTES // 1024} KiB", "is it the right file?")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        good = data[: error.start].decode("utf-8-sig", "replace")
-        place = Place(source, good.count("\n") + 1, len(good) - (good.rfind("\n") + 1) + 1)
-        problem = Problem(place, "", f"the byte 0x{data[error.start]:02X} is not UTF-8", fix="save the file as UTF-8")
-        return Tree(source, problems=[problem], is_readable=False)
-    return parse(text, source)
-
-
-def _unreadable(source: str, what: str, fix: str) -> Tree:
-    return Tree(source, problems=[Problem(Place(source), "", what, fix=fix)], is_readable=False)

@@ -113,9 +113,9 @@ def _compact(value: object) -> str:
 
 
 def in_order(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Problems in the order in which they stand in the file, those of --set and the environment last."""
+    """Problems file by file in the order in which they stand there, those of --set and the environment last."""
     return tuple(
-        sorted(problems, key=lambda p: (not p.place.is_in_file, p.place.line, p.place.column, p.place.source, p.key))
+        sorted(problems, key=lambda p: (not p.place.is_in_file, p.place.source, p.place.line, p.place.column, p.key))
     )
 
 
