@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from zhcedge.app.config_edit import Terminal, Yes, edit, revert, show_diff
+from zhcedge.app.config_edit import Terminal, Yes, edit, revert, schema, set_value, show_diff, unset_value
 from zhcedge.app.config_versions import KEPT, ConfigVersions
 from zhcedge.core.errors import ConfigError, NotNowError, SourceMissingError, UsageError
 
@@ -129,3 +129,48 @@ def test_diff_says_what_each_change_costs(path: Path, tmp_path: Path) -> None:
     assert show_diff(path, other, {}, out) == 1
     assert out.getvalue() == "pipeline.lanes: 0 -> 2 (restart)\n"
     assert show_diff(path, path, {}, out) == 0
+
+
+def test_set_changes_one_value_and_leaves_the_rest(path: Path, tmp_path: Path) -> None:
+    out, environ = io.StringIO(), editor(tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
+    assert set_value(path, "channels.gate.source.fps=5.0", environ, Yes(), out) == 0
+    assert path.read_bytes() == b"\xef\xbb\xbf" + GOOD.replace("boxes'}", "boxes', fps: 5.0}").encode()
+    assert "channels.gate.source.fps: null -> 5.0 (camera)" in out.getvalue()
+    assert unset_value(path, "channels.gate.source.fps", environ, Yes(), out) == 0
+    assert path.read_bytes() == b"\xef\xbb\xbf" + GOOD.encode()
+    assert len(ConfigVersions(path).versions()) == 2
+    assert left(path) == set()
+
+
+@pytest.mark.parametrize(
+    ("assignment", "error", "words"),
+    [
+        ("mqtt.port=nonsense", ConfigError, r"config\.yaml:5:9"),
+        ("nonsense=1", ConfigError, "unknown key"),
+        ("mqtt.port", UsageError, "KEY=VALUE"),
+        ("mqtt..port=1", UsageError, "no key"),
+        ("mqtt.host=[1", UsageError, "expected"),
+        ("channels.gate.source.uri.x=1", UsageError, "no place"),
+    ],
+)
+def test_set_installs_nothing_that_is_wrong(
+    path: Path, tmp_path: Path, assignment: str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        set_value(path, assignment, editor(tmp_path), Yes(), io.StringIO())
+    assert path.read_text() == GOOD
+    assert left(path) == set()
+
+
+def test_set_does_not_write_what_a_drop_in_overrules(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d/a.yaml").write_text("mqtt: {port: 2000}\n")
+    with pytest.raises(UsageError, match=r"conf\.d/a\.yaml has the last word"):
+        set_value(path, "mqtt.port=3000", editor(tmp_path), Yes(), io.StringIO())
+    assert set_value(path, "mqtt.host=broker", editor(tmp_path), Yes(), io.StringIO()) == 0
+
+
+def test_the_schema_for_editors_is_that_of_this_version() -> None:
+    shipped = Path(__file__).parents[2] / "config/zhc-edge.schema.json"
+    assert shipped.read_text() == schema() + "\n", "write it anew: zhc-edge config schema > config/zhc-edge.schema.json"

@@ -1,4 +1,4 @@
-"""Use cases `config edit`, `revert`, `diff`: a configuration is changed as `visudo` changes its file.
+"""Use cases `config edit`, `set`, `unset`, `revert`, `diff`: a configuration is changed as `visudo` changes its file.
 
 Nothing that has errors is ever installed; what a running daemon does not take is taken out again.
 """
@@ -9,7 +9,7 @@ import io
 import json
 import shlex
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TextIO
 
@@ -18,7 +18,10 @@ from zhcedge.app.config_versions import ConfigVersions
 from zhcedge.app.control_address import find_control_socket
 from zhcedge.app.reload_request import reload
 from zhcedge.config.diff import changes
+from zhcedge.config.files import drop_in_with
 from zhcedge.config.schema import Config
+from zhcedge.config.splice import with_value, without_value
+from zhcedge.config.tree import parse_value
 from zhcedge.core.errors import ConfigError, DaemonAwayError, SourceMissingError, UsageError, ZhcEdgeError
 from zhcedge.core.printing import printable
 
@@ -56,6 +59,59 @@ def edit(path: Path, environ: Mapping[str, str], person: Person, out: TextIO) ->
                 out.write(problems + "\n")
                 if person.choose("(e)dit again, or e(x)it without a change?", "ex") == "x":
                     return 0
+            _show_changes(path, draft, environ, out)
+        if person.choose("install it? (y)es, (n)o", "yn") == "n":
+            return 0
+        return _install(versions, data, environ, out)
+
+
+def set_value(path: Path, assignment: str, environ: Mapping[str, str], person: Person, out: TextIO) -> int:
+    """Change or add one value in place, given as for --set; all else in the file stays, byte for byte.
+
+    Returns as `edit`. Raises UsageError where that can't be done, or a drop-in has the last word on that value;
+    ConfigError with every problem when the configuration would have errors; and as `edit`.
+    """
+    key, equals, written = assignment.partition("=")
+    if not equals:
+        raise UsageError("this is not KEY=VALUE", where=key, fix="write it like mqtt.port=1884")
+    value = parse_value(written, f"the value of {key}")
+    if value.problems:
+        raise UsageError(value.problems[0].what, where=key, fix="put text with special signs in quotes")
+    return _change(path, key, lambda text, segments: with_value(text, segments, value.data), environ, person, out)
+
+
+def unset_value(path: Path, key: str, environ: Mapping[str, str], person: Person, out: TextIO) -> int:
+    """Take one key out of the file, so that its default holds. Returns and raises as `set_value`."""
+    return _change(path, key, without_value, environ, person, out)
+
+
+def _change(
+    path: Path,
+    key: str,
+    change: Callable[[str, Sequence[str]], str],
+    environ: Mapping[str, str],
+    person: Person,
+    out: TextIO,
+) -> int:
+    segments = tuple(key.strip().split("."))
+    if not all(segments):
+        raise UsageError("this is no key", where=key, fix="write it like mqtt.port")
+    with ConfigVersions(path) as versions:
+        before = versions.read()
+        try:
+            text = before.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise UsageError("the file is not UTF-8", where=str(path)) from error
+        if (winner := drop_in_with(path, segments)) is not None:
+            raise UsageError(f"{winner} has the last word on this", where=key, fix="change it there")
+        data = before[: len(before) - len(text.encode())] + change(text, segments).encode()
+        if data == before:
+            out.write("nothing was changed\n")
+            return 0
+        with versions.draft(data) as draft:
+            problems = _problems(draft, path, environ)
+            if problems:
+                raise ConfigError(f"nothing was changed, because then there would be errors:\n{problems}")
             _show_changes(path, draft, environ, out)
         if person.choose("install it? (y)es, (n)o", "yn") == "n":
             return 0

@@ -7,6 +7,7 @@ written.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from zhcedge.config.problems import KeyPath, Place, Problem, found
@@ -39,6 +40,25 @@ def drop_ins(path: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return sorted(file for file in folder.iterdir() if file.suffix == ".yaml" and not file.name.startswith("."))
+
+
+def drop_in_with(path: Path, segments: Sequence[str]) -> Path | None:
+    """The last drop-in that says something about the value at a key path, or about what it stands in; None for none."""
+    try:
+        parts = drop_ins(path)
+    except (OSError, ValueError):
+        return None
+    for part in reversed(parts):
+        node = _read(part).data
+        for segment in segments:
+            if not isinstance(node, dict) or segment not in node:
+                break
+            node = node[segment]
+            if not isinstance(node, dict):
+                return part
+        else:
+            return part
+    return None
 
 
 def _lay_over(tree: Tree, part: Tree) -> None:

@@ -1,9 +1,9 @@
 """Relative paths made absolute, by one rule: a path starts where it was written.
 
-In the file that is the file's folder, for its drop-ins too; on the command line, in the environment and in defaults it
-is the working directory. A sink's path starts at output_dir, wherever it was written. A leading ~ is the home folder.
-Nothing on disk is touched; whether a file exists is for whoever opens it. Addresses of streams, v4l2: and pattern: are no paths;
-credential:NAME, a file that systemd hands over, is left as it is too.
+In the file that is the file's folder, for its drop-ins too; on the command line, in the environment and in defaults
+it is the working directory. A sink's path starts at output_dir, wherever it was written. A leading ~ is the home
+folder. Nothing on disk is touched; whether a file exists is for whoever opens it. Addresses of streams, v4l2: and
+pattern: are no paths; credential:NAME, a file that systemd hands over, is left as it is too.
 """
 
 from __future__ import annotations
