@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from tests.system.nspawn import ROOT, Box, cannot_run, listening, require_system, wheelhouse
+from zhcedge.core.message_ids import MessageId
 
 pytestmark = pytest.mark.slow
 
@@ -101,6 +102,9 @@ def test_start_means_active_and_events_arrive(box: Appliance) -> None:
         box.wait_for(lambda: events(heard), "an event")
         assert box.status()["phase"] == "active"
         assert box.status()["ledger"]["verdict"] == "pass"
+        said = box("journalctl", "-o", "json", f"MESSAGE_ID={MessageId.PHASE.value}", "ZHC_PHASE=active").stdout
+        entry = json.loads(said.splitlines()[0])
+        assert (entry["ZHC_PROCESS"], entry["_SYSTEMD_UNIT"]) == ("control", "zhc-edge.service")
     exposure = re.search(r"exposure level for \S+: ([0-9.]+)", box("systemd-analyze", "security", "zhc-edge").stdout)
     assert exposure is not None
     assert float(exposure[1]) <= 1.5

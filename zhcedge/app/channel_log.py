@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from zhcedge.core.message_ids import MessageId, tagged
 from zhcedge.pipeline.channel import ChannelState
 
 log = logging.getLogger(__name__)
@@ -49,4 +50,5 @@ class ChannelLog:
         state, reason = news
         is_fault = state in (ChannelState.DOWN, ChannelState.FAILED)
         text = f"channel {channel} is {state}" + (f": {reason}" if reason else "")
-        log.log(logging.WARNING if is_fault else logging.INFO, "%s", text)
+        fields = tagged(MessageId.CAMERA, camera=channel, state=str(state))
+        log.log(logging.WARNING if is_fault else logging.INFO, "%s", text, extra=fields)

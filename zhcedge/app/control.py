@@ -29,6 +29,7 @@ from zhcedge.config.schema import Config
 from zhcedge.core.errors import BackendUnavailableError, PipelineError, ZhcEdgeError
 from zhcedge.core.events import EndReason
 from zhcedge.core.lifecycle import Phase
+from zhcedge.core.message_ids import MessageId, tagged
 from zhcedge.core.ports import Clock
 from zhcedge.models.bundle import Bundle
 from zhcedge.pipeline.segment import Segment
@@ -212,7 +213,7 @@ class ControlLoop:
             fault = self._liveness.fault(alive, self._phase, now_s, frames, in_hand)
             if fault is not None:
                 self._frame_error = self._frame_error or fault
-                log.error("%s: it is killed", fault)
+                log.error("%s: it is killed", fault, extra=tagged(MessageId.FRAME_PROCESS_ENDED))
                 self._frame_ended(self._frame, killed=True)
         if self._restart_at_s and now_s >= self._restart_at_s:
             self._restart_at_s = 0.0
@@ -330,7 +331,7 @@ class ControlLoop:
         self._attempt += 1
         self._active_since_s = 0.0
         self._restart_at_s = time.monotonic() + delay_s
-        log.error("%s; next start in %.0f s", error, delay_s)
+        log.error("%s; next start in %.0f s", error, delay_s, extra=tagged(MessageId.FRAME_PROCESS_ENDED))
 
     # -- state ------------------------------------------------------------------------------------------------
     def _set_phase(self, phase: Phase, reason: str = "") -> None:
@@ -338,7 +339,7 @@ class ControlLoop:
         if phase is Phase.ACTIVE:
             self._active_since_s = time.monotonic()
             self._was_active = True
-        log.info("phase %s", phase)
+        log.info("phase %s", phase, extra=tagged(MessageId.PHASE, phase=str(phase)))
         self._set_state()
 
     def _set_state(self) -> None:

@@ -24,6 +24,7 @@ from zhcedge.core.delivery import Alert
 from zhcedge.core.errors import ConfigError, OutputError, SourceMissingError, ZhcEdgeError
 from zhcedge.core.files import read_regular, write_whole
 from zhcedge.core.lifecycle import Phase
+from zhcedge.core.message_ids import MessageId, tagged
 from zhcedge.core.ports import Clock
 from zhcedge.pipeline.segment import COUNTERS, Segment
 
@@ -134,7 +135,10 @@ class CrashReports:
             return ""
         report = {"time": wall_ns / 1e9, "clock_synced": self._clock.is_synced(), **facts}
         text = json.dumps(without_passwords(report), indent=2)
-        return name if self._write(folder / f"{name}.json", text.encode() + b"\n") else ""
+        if not self._write(folder / f"{name}.json", text.encode() + b"\n"):
+            return ""
+        log.error("crash report %s was written: see `zhc-edge crashes`", name, extra=tagged(MessageId.CRASH_REPORT))
+        return name
 
     def _write(self, path: Path, data: bytes) -> bool:
         try:

@@ -101,7 +101,7 @@ def main(argv: list[str]) -> int:
     faulthandler.enable()
     pipe = _ControlPipe(control_fd)
     first = pipe.first()
-    set_up_logging(str(first.get("log_level", "INFO")))
+    set_up_logging(str(first.get("log_level", "INFO")), "frame")
     config = parse_dump(str(first["config"]))
     outputs = OutputWatch(config)
     stop = threading.Event()

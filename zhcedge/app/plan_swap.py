@@ -15,6 +15,7 @@ from zhcedge.app.build_process import BuildProcess
 from zhcedge.app.model_build import BuildReport, BuildRequest, build_model
 from zhcedge.config.schema import Config
 from zhcedge.core.errors import PipelineError, ZhcEdgeError
+from zhcedge.core.message_ids import MessageId, tagged
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class PlanSwap:
     def _run(self, request: BuildRequest) -> None:
         try:
             report = self._build(request, self._watch)
-            log.info("plan built: %s", report.path)
+            log.info("plan built: %s", report.path, extra=tagged(MessageId.PLAN_BUILT))
             self._ready.set()
         except ZhcEdgeError as error:
             self._fail(error)
@@ -75,7 +76,7 @@ class PlanSwap:
 
     def _fail(self, error: ZhcEdgeError) -> None:
         if not self._is_closed:
-            log.error("the plan was not built: %s", error)
+            log.error("the plan was not built: %s", error, extra=tagged(MessageId.PLAN_FAILED))
             self.failure = f"its plan was not built: {error}"
 
     def _watch(self, process: BuildProcess) -> None:

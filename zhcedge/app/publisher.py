@@ -14,6 +14,7 @@ from zhcedge.config.schema import Config
 from zhcedge.core.delivery import Alert, Incoming, Message
 from zhcedge.core.errors import BrokerError, ZhcEdgeError
 from zhcedge.core.events import Event, EventType
+from zhcedge.core.message_ids import MessageId, tagged
 from zhcedge.core.ports import Clock
 from zhcedge.publish import device_messages as messages
 from zhcedge.publish.courier import Courier
@@ -273,12 +274,12 @@ class Publisher:
     def _on_problem(self, text: str) -> None:
         self.problem = text
         kept = "kept" if self.outbox.is_durable else "kept in memory"
-        log.warning("%s; events are %s and it is tried again", text, kept)
+        log.warning("%s; events are %s and it is tried again", text, kept, extra=tagged(MessageId.BROKER_LOST))
 
     def _on_connect(self) -> None:
         self.problem = ""
         self._sessions += 1
-        log.info("connected to the MQTT broker")
+        log.info("connected to the MQTT broker", extra=tagged(MessageId.BROKER_BACK))
         self._wake()
 
     def _on_ack(self, token: int) -> None:

@@ -19,6 +19,7 @@ from zhcedge.config.schema import Config
 from zhcedge.core.delivery import Alert
 from zhcedge.core.errors import ConfigError, ZhcEdgeError
 from zhcedge.core.lifecycle import Phase
+from zhcedge.core.message_ids import MessageId, tagged
 from zhcedge.pipeline.channel import ChannelState
 from zhcedge.pipeline.segment import Segment
 
@@ -257,7 +258,7 @@ class Reloader:
 
     def _settle(self, state: str, text: str, level: int) -> None:
         self._state, self._text = state, text
-        log.log(level, "reload %d %s: %s", self._number, state, text)
+        log.log(level, "reload %d %s: %s", self._number, state, text, extra=tagged(MessageId.RELOAD, reload=state))
         if state in ("refused", "reverted"):
             self._alerts.append(Alert(_ALERT, text, "error"))
         elif state == "applied":

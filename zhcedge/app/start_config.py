@@ -11,6 +11,7 @@ from zhcedge.app.reload import ConfigSource
 from zhcedge.app.wiring import label_indices
 from zhcedge.config.schema import Config
 from zhcedge.core.errors import ConfigError, ZhcEdgeError
+from zhcedge.core.message_ids import MessageId, tagged
 from zhcedge.models.bundle import Bundle, load_bundle
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def find_configuration(source: ConfigSource, *, may_fall_back: bool) -> tuple[Co
             raise
         kind = "has errors" if isinstance(error, ConfigError) else "can't be used"
         log.error("%s", error)
-        log.error("the last good configuration runs instead")
+        log.error("the last good configuration runs instead", extra=tagged(MessageId.FALLBACK))
         return last, f"the configuration {kind}, and the last good one runs instead: {_first_line(error)}"
 
 

@@ -193,15 +193,13 @@ def _line_end(text: str, index: int) -> int:
 
 
 # -- text ----------------------------------------------------------------------------------------------------------
-class _Dumper(yaml.SafeDumper):
-    """Quotes text of several lines so that it stays on one."""
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+def _represent_text(dumper: yaml.representer.BaseRepresenter, text: str) -> yaml.Node:
+    """Text of several lines is quoted so that it stays on one."""
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
 
 
-_Dumper.add_representer(str, _represent_text)
+class _Dumper(yaml.SafeDumper):
+    yaml_representers = {**yaml.SafeDumper.yaml_representers, str: _represent_text}  # noqa: RUF012  PyYAML's own way
 
 
 def _flow(value: object) -> str:

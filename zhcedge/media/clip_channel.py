@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zhcedge.core.errors import OutputError
 from zhcedge.core.file_times import file_stamp
+from zhcedge.core.message_ids import tagged
 from zhcedge.media._vendor import av
 from zhcedge.media.clip_file import PART_SUFFIX, ClipFile
 from zhcedge.media.packets import KeptPacket, PacketRing
@@ -348,7 +349,7 @@ class ChannelClips:
         """Once for every trouble, which may last for days, with an event every second."""
         if error.what != self._trouble:
             self._trouble = error.what
-            log.warning("channel %s: clip %s", self._name, error)
+            log.warning("channel %s: clip %s", self._name, error, extra=tagged(camera=self._name))
 
     def _close_window(self, window: _Window) -> None:
         window.is_over = True

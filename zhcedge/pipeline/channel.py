@@ -14,6 +14,7 @@ from typing import Generic, Protocol
 import numpy as np
 
 from zhcedge.core.errors import ZhcEdgeError
+from zhcedge.core.message_ids import tagged
 from zhcedge.core.pace import Pace
 from zhcedge.core.ports import FrameSlot, Lane, MotionMeter, Program, Sink, Source, SourceFacts
 from zhcedge.core.types import RESULT_DTYPE, B
@@ -208,7 +209,12 @@ class Channel(Generic[B]):
         self._starved_since_ns = self._starved_since_ns or now_ns
         if now_ns - self._starved_since_ns >= _STARVED_NS and not self._is_starvation_logged:
             self._is_starvation_logged = True
-            log.warning("channel %s: no free slot for 5 s; held by %s", self.name, self.pool.holders())
+            log.warning(
+                "channel %s: no free slot for 5 s; held by %s",
+                self.name,
+                self.pool.holders(),
+                extra=tagged(camera=self.name),
+            )
 
     def note_fed(self) -> None:
         """There was one again."""

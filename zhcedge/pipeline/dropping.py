@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Generic
 
+from zhcedge.core.message_ids import tagged
 from zhcedge.core.types import B
 from zhcedge.pipeline.channel import Channel
 
@@ -48,4 +49,10 @@ class DropWatch(Generic[B]):
             clauses.insert(0, f"{counts[0] - said[0]} frames were dropped, because the detector was busy")
         if clauses:
             news = "; ".join(clauses)
-            log.warning("channel %s: %s; %d frames came since the start", channel.name, news, channel.frames)
+            log.warning(
+                "channel %s: %s; %d frames came since the start",
+                channel.name,
+                news,
+                channel.frames,
+                extra=tagged(camera=channel.name),
+            )

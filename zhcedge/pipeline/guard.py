@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from zhcedge.core.errors import LedgerViolationError
+from zhcedge.core.message_ids import MessageId, tagged
 from zhcedge.core.ports import Canary, Instrument
 from zhcedge.core.types import ViolationKind
 
@@ -167,7 +168,8 @@ class Guard:
         for kind, count in violations.items():
             if count and kind not in self._logged:
                 self._logged.add(kind)
-                log.error("ledger violation in the active phase: %s", kind.value)
+                fields = tagged(MessageId.LEDGER_VIOLATION, violation=kind.value)
+                log.error("ledger violation in the active phase: %s", kind.value, extra=fields)
         if any(violations.values()):
             self._act(violations)
         return violations

@@ -7,6 +7,7 @@ import threading
 from typing import Generic
 
 from zhcedge.core.errors import OutputError
+from zhcedge.core.message_ids import tagged
 from zhcedge.core.ports import FrameSlot
 from zhcedge.core.types import B
 from zhcedge.pipeline.channel import Channel, about
@@ -100,7 +101,12 @@ class SinkFeeder(Generic[B]):
                     channel.finished.set()
 
     def _give_up(self, channel: Channel[B]) -> None:
-        log.error("channel %s: its sinks take nothing; %d frames are left out", channel.name, len(channel.backlog))
+        log.error(
+            "channel %s: its sinks take nothing; %d frames are left out",
+            channel.name,
+            len(channel.backlog),
+            extra=tagged(camera=channel.name),
+        )
         while channel.backlog:
             slot, left = channel.backlog[0]
             for _ in left:
@@ -119,7 +125,13 @@ class SinkFeeder(Generic[B]):
                     continue
             except OutputError as error:
                 # The other sinks and detection go on; the sink raises again when it is closed.
-                log.error("channel %s, %s: %s", channel.name, name, about(channel.name, error))
+                log.error(
+                    "channel %s, %s: %s",
+                    channel.name,
+                    name,
+                    about(channel.name, error),
+                    extra=tagged(camera=channel.name),
+                )
                 channel.broken_sinks.add(name)
                 self._drop(channel, slot)
             left.remove(position)

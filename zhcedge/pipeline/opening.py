@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Generic
 
 from zhcedge.core.errors import ZhcEdgeError
+from zhcedge.core.message_ids import tagged
 from zhcedge.core.ports import Device, FrameSlot, SourceFacts
 from zhcedge.core.types import B, ImageFormat, PixelFormat, Plane
 from zhcedge.pipeline.channel import Channel, ChannelParts, TiledFrame
@@ -95,7 +96,13 @@ class ChannelOpener(Generic[B]):
         for slot in slots:
             slot.is_drawn = not draws_after
         description = facts.description.removeprefix(f"{part.name}: ")
-        log.info("channel %s: %s; %s", part.name, description, self._sizing(count, waiting, len(part.sinks)))
+        log.info(
+            "channel %s: %s; %s",
+            part.name,
+            description,
+            self._sizing(count, waiting, len(part.sinks)),
+            extra=tagged(camera=part.name),
+        )
         return Channel(
             index,
             part.name,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Generic
 
 from zhcedge.core.errors import MediaError, SourceMissingError
+from zhcedge.core.message_ids import tagged
 from zhcedge.core.ports import Clock, Device, EndOfStream, FrameSlot, Idle, Lease, Ranges
 from zhcedge.core.types import B
 from zhcedge.pipeline.channel import Channel, ChannelListener, ChannelNews, ChannelState, about
@@ -60,7 +61,7 @@ class Reader(Generic[B]):
             self._read_all()
         except (MediaError, SourceMissingError) as error:
             channel.error = error
-            log.error("channel %s: %s", channel.name, about(channel.name, error))
+            log.error("channel %s: %s", channel.name, about(channel.name, error), extra=tagged(camera=channel.name))
         finally:
             channel.ready.append(None)
             self._wake_runner(None)

@@ -21,6 +21,7 @@ from zhcedge.core.errors import (
     UsageError,
     ZhcEdgeError,
 )
+from zhcedge.core.message_ids import tagged
 from zhcedge.core.ports import Arena, SourceFacts
 from zhcedge.core.types import B
 from zhcedge.pipeline.channel import Channel, ChannelListener, ChannelNews, ChannelParts, ChannelState, about
@@ -170,10 +171,12 @@ class Roster(Generic[B]):
 
     def _note_unopened(self, index: int, part: ChannelParts[B], error: ZhcEdgeError) -> None:
         if part.is_patient:
-            log.warning("channel %s: %s; it is tried again", part.name, about(part.name, error))
+            log.warning(
+                "channel %s: %s; it is tried again", part.name, about(part.name, error), extra=tagged(camera=part.name)
+            )
             self._tell(index, part, ChannelState.DOWN, error)
             return
-        log.error("channel %s: %s", part.name, about(part.name, error))
+        log.error("channel %s: %s", part.name, about(part.name, error), extra=tagged(camera=part.name))
         close_parts(part, is_complete=False)
         self.failures[part.name] = error
         self._tell(index, part, ChannelState.FAILED, error)
@@ -365,7 +368,7 @@ class Roster(Generic[B]):
                         wait_s = backoff.refused_s() if is_refused else backoff.next_s()
                 close_parts(part, is_complete=False)
             except ZhcEdgeError as error:  # its sinks or the memory: that does not pass
-                log.error("channel %s: %s", part.name, about(part.name, error))
+                log.error("channel %s: %s", part.name, about(part.name, error), extra=tagged(camera=part.name))
                 self._pending.pop(part.name, None)
                 self.failures[part.name] = error
                 self._tell(pending.index, part, ChannelState.FAILED, error)
