@@ -41,6 +41,7 @@ COMMANDS: dict[str, str] = {
     "config": "edit the configuration safely, compare, go back",
     "reload": "let the running daemon take its changed configuration",
     "crashes": "show what is known of processes that died",
+    "doctor": "look at everything that the daemon needs, with a fix for what is wrong",
     "channel": "add, remove, pause or resume a camera of the running daemon",
     "log-level": "set how much the running daemon logs",
     "version": "print the versions of this program and of what it finds",

@@ -1,0 +1,104 @@
+"""The doctor's parts by themselves: one that fails or hangs hides nothing, and no secret leaves by the report."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zhcedge.app import doctor
+from zhcedge.app.doctor import examine
+from zhcedge.app.doctor_report import Redactor, redactor_of
+from zhcedge.app.findings import Finding
+from zhcedge.config.load import load
+from zhcedge.core.errors import MediaError
+
+GOOD = "channels: {gate: {source: {uri: 'pattern:boxes'}}}\nmqtt: {enabled: false}\n"
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(GOOD)
+    return path
+
+
+def test_what_is_well_is_said_to_be(good: Path) -> None:
+    found = {finding.part: finding for finding in examine(good, {})}
+    assert found["configuration"].state == "ok"
+    assert found["model"].state == "ok"
+    assert found["camera gate"].state == "ok"
+    assert found["broker"].state == "skipped"
+    assert {"board", "system", "driver", "zhc-edge", "packages", "user", "clock"} <= set(found)
+
+
+def test_everything_bad_has_a_fix(tmp_path: Path) -> None:
+    for number, text in enumerate([GOOD + "nonsense: 1\n", "[", GOOD + "model: {bundle: nowhere}\n"]):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(text)
+        bad = [finding for finding in examine(path, {}, is_quick=True) if finding.state == "bad"]
+        assert "configuration" in {finding.part for finding in bad}
+        assert all(finding.fix or "line" in finding.text or ":" in finding.text for finding in bad)
+        assert str(path) in next(finding for finding in bad if finding.part == "configuration").text
+    missing = list(examine(tmp_path / "absent.yaml", {}))
+    assert any("does not exist" in finding.text for finding in missing)
+    assert "camera" not in " ".join(finding.part for finding in missing)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(MediaError("no such thing", fix="make one"), "no such thing"), (KeyError("x"), "KeyError: 'x'")],
+)
+def test_a_part_that_fails_is_a_finding_and_the_others_go_on(
+    good: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    def fail() -> Iterator[Finding]:
+        yield Finding("board", "note", "before")
+        raise error
+
+    monkeypatch.setattr(doctor, "look_at_board", fail)
+    found = list(examine(good, {}, is_quick=True))
+    assert [finding.text for finding in found if finding.part == "board"] == ["before", words]
+    assert any(finding.part == "clock" for finding in found)
+
+
+def test_a_part_that_hangs_is_given_up(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    def hang() -> Iterator[Finding]:
+        release.wait()
+        yield Finding("board", "note", "late")
+
+    monkeypatch.setattr(doctor, "look_at_board", hang)
+    monkeypatch.setattr(doctor, "LIMIT_S", 0.2)
+    began_s = time.monotonic()
+    found = list(examine(good, {}, is_quick=True))
+    release.set()
+    assert time.monotonic() - began_s < 30
+    assert found[0].state == "bad"
+    assert "within" in found[0].text
+
+
+def test_the_redactor_knows_passwords_and_hosts_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "pw").write_text("sesame\n")
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "channels: {gate: {source: {uri: 'rtsp://viewer:hunter2@camera.example/x'}}}\n"
+        "mqtt: {host: broker.example, password_file: pw, username: u}\n"
+    )
+    text = "sesame hunter2 camera.example\nrtsp://viewer:hunter2@camera.example/x\nto broker.example, all well"
+    cleaned = redactor_of(load(path).config, shows_hosts=False).clean(text)
+    assert not any(word in cleaned for word in ("sesame", "hunter2", "camera.example", "broker.example"))
+    assert "to <broker-0>, all well" in cleaned
+    assert "camera.example" in redactor_of(load(path).config, shows_hosts=True).clean(text)
+
+
+@given(st.recursive(st.text(), lambda child: st.lists(child) | st.dictionaries(st.text(), child), max_leaves=5))
+def test_no_secret_is_left_anywhere_in_a_value(value: object) -> None:
+    redactor = Redactor({"sesame"})
+    assert "sesame" not in str(redactor.clean_value({"a": value, "sesame": ["x sesame y", ("sesame",)]}))

@@ -1,0 +1,237 @@
+"""Use case `doctor --report`: everything that helps whoever is asked for help, in one archive, without secrets.
+
+What goes in is text, and goes through one gate line by line: passwords of addresses and in arguments, the contents of
+password files, and, unless they are wanted, the names of hosts.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from zhcedge import __version__
+from zhcedge.app.check import check, load_configuration
+from zhcedge.app.crash_reports import list_reports
+from zhcedge.app.doctor_config import daemon_status
+from zhcedge.app.findings import Finding
+from zhcedge.app.passwords import read_password
+from zhcedge.config.schema import Config
+from zhcedge.core.addresses import HIDDEN, without_password, without_passwords
+from zhcedge.core.errors import ZhcEdgeError
+from zhcedge.core.files import check_folder, write_whole
+
+_LINES = "500"
+_OWN = ("localhost", "127.0.0.1", "::1")
+_COMMAND_S = 30.0
+_KERNEL_WORDS = ("NVRM", "Xid", "nvgpu", "oom", "Out of memory", "Killed process", "mmc", "I/O error")
+_FRAMES_A_SECOND = 25
+"""Frames of the audit for each second that was given to it: it ends by frames, not by time."""
+
+
+@dataclass
+class Redactor:
+    """Takes secrets out of text.
+
+    Attributes:
+        secrets: texts that must not be seen, whole.
+        hosts: names of hosts, and what stands for each.
+    """
+
+    secrets: set[str] = field(default_factory=set)
+    hosts: dict[str, str] = field(default_factory=dict)
+
+    def clean(self, text: str) -> str:
+        """`text`, line by line."""
+        for secret in self.secrets:
+            text = text.replace(secret, HIDDEN)
+        text = "\n".join(without_password(line) for line in text.split("\n"))
+        for host in sorted(self.hosts, key=len, reverse=True):
+            text = text.replace(host, self.hosts[host])
+        return text
+
+    def clean_value(self, value: object) -> object:
+        """The same for every text of a JSON value: what hides the rest of a line must not eat its brackets."""
+        if isinstance(value, str):
+            return self.clean(value)
+        if isinstance(value, dict):
+            return {self.clean(str(key)): self.clean_value(child) for key, child in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.clean_value(child) for child in value]
+        return value
+
+
+def redactor_of(config: Config | None, *, shows_hosts: bool) -> Redactor:
+    """Knows the secrets of a configuration: its passwords, and its hosts."""
+    made = Redactor()
+    if config is None:
+        return made
+    files = {"mqtt.password_file": config.mqtt.password_file}
+    files |= {f"channels.{name}": one.source.password_file for name, one in config.channels.items()}
+    for key, file in files.items():
+        try:
+            password = read_password(file, key)
+        except ZhcEdgeError:
+            continue
+        if password:
+            made.secrets.add(password)
+    for one in config.channels.values():
+        if login := urlsplit(one.source.uri if "://" in one.source.uri else "").password:
+            made.secrets.add(login)
+    if not shows_hosts:
+        named = {f"camera-{name}": _host(one.source.uri) for name, one in config.channels.items()}
+        named |= {f"broker-{number}": host for number, host in enumerate(_brokers(config))}
+        made.hosts = {host: f"<{name}>" for name, host in named.items() if host and host not in _OWN}
+    return made
+
+
+def _host(uri: str) -> str:
+    try:
+        return urlsplit(uri).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _brokers(config: Config) -> Iterable[str]:
+    return (config.mqtt.host, *(broker.host for broker in config.mqtt.fallbacks))
+
+
+def check_place(file: Path) -> None:
+    """See that the archive could be written, before the minutes are spent. Raises OutputError."""
+    check_folder(file, "the report")
+
+
+def write_report(
+    file: Path,
+    findings: Sequence[Finding],
+    screen: str,
+    path: Path,
+    environ: Mapping[str, str],
+    *,
+    seconds: int,
+    shows_hosts: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Write the archive, for its owner alone. Blocks for `seconds` and some more.
+
+    Args:
+        seconds: of benchmark and audit; 0 for none. There is none beside a running daemon either, which it would slow.
+        say: told what is being done.
+
+    Raises OutputError.
+    """
+    try:
+        config: Config | None = load_configuration(path, (), environ).config
+    except ZhcEdgeError:
+        config = None
+    redactor = redactor_of(config, shows_hosts=shows_hosts)
+    running = daemon_status(path, environ)
+    parts: dict[str, object] = {
+        "doctor.json": [asdict(finding) for finding in findings],
+        "configuration.json": {leaf.key: [leaf.value, leaf.origin] for leaf in check(path, (), environ).leaves},
+        "status.json": without_passwords(running),
+    }
+    texts = {"doctor.txt": screen, "journal.txt": _journal("-u", "zhc-edge"), "kernel.txt": _kernel()}
+    try:
+        parts["crashes.json"] = list_reports(environ)
+    except ZhcEdgeError as error:
+        parts["crashes.json"] = error.what
+    if running is not None:
+        parts["load.json"] = "not run: the daemon is running"
+    elif seconds and config is not None:
+        say(f"measuring for about {seconds} s")
+        parts["bench.json"] = _bench(config.profile, seconds / 2)
+        parts["audit.json"] = _audit(config, seconds / 2)
+    parts["summary.json"] = _summary(findings, config, parts)
+    members = {name: redactor.clean(text) for name, text in texts.items()}
+    members |= {name: json.dumps(redactor.clean_value(value), indent=2, default=str) for name, value in parts.items()}
+    write_whole(file, _archive(members), "the report", mode=0o600)
+
+
+def _summary(findings: Sequence[Finding], config: Config | None, parts: Mapping[str, object]) -> dict[str, object]:
+    """What a table of hardware wants to know."""
+    bench, audit = parts.get("bench.json"), parts.get("audit.json")
+    facts = {finding.part: finding.text for finding in findings if finding.state == "note"}
+    return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "version": __version__,
+        **{name: facts.get(name) for name in ("board", "system", "driver", "packages", "vendors")},
+        "profile": config.profile if config is not None else None,
+        "bad": [finding.part for finding in findings if finding.state == "bad"],
+        "pipeline_fps": bench.get("pipeline_fps") if isinstance(bench, dict) else None,
+        "engine_fps": bench.get("engine_fps") if isinstance(bench, dict) else None,
+        "verdict": audit.get("verdict") if isinstance(audit, dict) else None,
+    }
+
+
+def _archive(members: Mapping[str, str]) -> bytes:
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as archive:
+        for name, text in members.items():
+            data = text.encode("utf-8", "backslashreplace")
+            about = tarfile.TarInfo(f"zhc-edge-report/{name}")
+            about.size, about.mtime, about.mode = len(data), int(time.time()), 0o600
+            archive.addfile(about, io.BytesIO(data))
+    return gzip.compress(plain.getvalue())
+
+
+def _journal(*arguments: str) -> str:
+    return _output(("journalctl", "--no-pager", "-o", "short-iso", "-n", _LINES, *arguments))
+
+
+def _kernel() -> str:
+    lines = _output(("journalctl", "--no-pager", "-o", "short-iso", "-k", "-b")).splitlines()
+    return "\n".join(line for line in lines if any(word in line for word in _KERNEL_WORDS))
+
+
+def _output(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_COMMAND_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{command[0]}: {error}"
+    return done.stdout + done.stderr
+
+
+# -- load ----------------------------------------------------------------------------------------------------------
+def _bench(profile: str, seconds: float) -> object:
+    frames = max(10, int(seconds * _FRAMES_A_SECOND / 8))  # four blocks of each kind in a group
+    arguments = ("bench", "--profile", profile, "--groups", "1", "--frames", str(frames), "--no-latency")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "bench.json"
+        return _measured((*arguments, "--json", str(file)), seconds, file)
+
+
+def _audit(config: Config, seconds: float) -> object:
+    """Of the configured profile and model with the bundled clip: a camera that is away would have it wait for ever."""
+    frames = max(10, int(seconds * _FRAMES_A_SECOND))
+    channels = {"clip": {"source": {"uri": "clip:walkers", "loop": True}}}
+    model = {"bundle": str(config.model.bundle_path or config.model.bundle)}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "audit.yaml"
+        file.write_text(json.dumps({"profile": config.profile, "model": model, "channels": channels}))
+        return _measured(("audit", "-c", str(file), "--frames", str(frames), "--json"), seconds)
+
+
+def _measured(arguments: Sequence[str], seconds: float, file: Path | None = None) -> object:
+    """The JSON that a command of ours prints, or writes into `file`; or why there is none. A process of its own: a GPU
+    may take it along."""
+    command = (sys.executable, "-m", "zhcedge", *arguments)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120 + 10 * seconds, check=False)
+        value: object = json.loads(done.stdout if file is None else file.read_text())
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{arguments[0]} gave nothing: {error}"
+    except ValueError:
+        return f"{arguments[0]} ended with {done.returncode}: {done.stderr[-2000:]}"
+    return value
