@@ -15,6 +15,7 @@ from zhcedge.app.doctor_system import (
     look_at_board,
     look_at_clock,
     look_at_devices,
+    look_at_flash,
     look_at_folders,
     look_at_service,
     look_at_software,
@@ -54,7 +55,7 @@ def examine(path: Path, environ: Mapping[str, str], *, is_quick: bool = False) -
                 ("cameras", lambda: look_at_cameras(found, path, environ)),
                 ("broker", lambda: look_at_brokers(found)),
             ]
-    parts.append(("clock", look_at_clock))
+    parts += [("flash", look_at_flash), ("clock", look_at_clock)]
     for name, look in parts:
         yield from _in_time(name, look)
 

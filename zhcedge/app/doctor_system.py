@@ -22,6 +22,7 @@ from zhcedge.app.storage_settings import storage_settings
 from zhcedge.config.schema import Config
 from zhcedge.core.errors import ZhcEdgeError
 from zhcedge.service.clock import SystemClock
+from zhcedge.service.flash_life import flash_lives
 
 SERVICE_USER = "zhc-edge"
 
@@ -127,6 +128,13 @@ def look_at_folders(config: Config, environ: Mapping[str, str]) -> Iterator[Find
         text = f"{folder}: {usage.free / 2**30:.1f} of {usage.total / 2**30:.1f} GiB free"
         is_low = usage.free < max(_LOW_BYTES, _LOW_SHARE * usage.total)
         yield Finding(name, "bad" if is_low else "ok", text, "make room, or lower storage's limits" if is_low else "")
+
+
+def look_at_flash() -> Iterator[Finding]:
+    """How worn an eMMC is."""
+    for life in flash_lives():
+        fix = "replace it before it fails; make a backup now" if life.is_worn else ""
+        yield Finding("flash", "bad" if life.is_worn else "ok", life.text, fix)
 
 
 def look_at_clock() -> Iterator[Finding]:

@@ -90,7 +90,7 @@ def start_engine(
             where="engine.library",
             fix="choose the rtx profile, or leave engine.library out",
         )
-    store = store or PlanStore(plan_folder())
+    store = store or PlanStore(plan_folder(), config.storage.plans_max_mb * 10**6)
     wanted = wanted_plan(config, bundle, facts, (ask or ask_library)(kind))
     plans = store.plans()
     damaged = ""

@@ -12,6 +12,7 @@ from pathlib import Path
 from zhcedge.app.control import ControlLoop
 from zhcedge.app.control_address import open_control_socket
 from zhcedge.app.crash_reports import CrashReports
+from zhcedge.app.disk_watcher import DiskWatcher
 from zhcedge.app.last_good import LastGood
 from zhcedge.app.loop_watcher import LoopWatcher
 from zhcedge.app.reload import ConfigSource, Reloader
@@ -60,6 +61,7 @@ def run(
         ServiceWatcher(notifier),
         starts,
         CrashReports.from_environment(os.environ, SystemClock()),
+        DiskWatcher.of(config, os.environ),
     ]
     with contextlib.ExitStack() as opened:
         opened.callback(notifier.close)

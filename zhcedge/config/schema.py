@@ -138,6 +138,17 @@ class Config(Section):
             raise PydanticCustomError(PROBLEM_TYPE, text, {"name": unknown[0]})
         return events
 
+    @field_validator("storage")
+    @classmethod
+    def _check_budget(cls, storage: StorageConfig, info: ValidationInfo) -> StorageConfig:
+        outbox: OutboxConfig | None = info.data.get("outbox")
+        if outbox is not None and storage.budget_mb is not None:
+            total = storage.max_mb + storage.history_max_mb + storage.plans_max_mb + outbox.max_mb
+            if total > storage.budget_mb:
+                text = "budget_mb: max_mb, history_max_mb, plans_max_mb and outbox.max_mb are {total} together"
+                raise PydanticCustomError(PROBLEM_TYPE, text, {"total": total})
+        return storage
+
     @field_validator("profile")
     @classmethod
     def _check_profile(cls, name: str, info: ValidationInfo) -> str:
