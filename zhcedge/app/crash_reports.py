@@ -18,6 +18,7 @@ from zhcedge import __version__
 from zhcedge.app.device import Device
 from zhcedge.app.frame_commands import error_facts
 from zhcedge.app.given_folders import given_folder, state_folder
+from zhcedge.app.loop_watcher import LoopWatcher
 from zhcedge.app.status_facts import ledger_facts
 from zhcedge.core.addresses import without_password, without_passwords
 from zhcedge.core.delivery import Alert
@@ -36,7 +37,7 @@ _LIMIT_BYTES = 1 << 20
 _MARK, _NOTE = "running", "failed-run"
 
 
-class CrashReports:
+class CrashReports(LoopWatcher):
     """Implements LoopWatcher.
 
     Args:
@@ -77,17 +78,11 @@ class CrashReports:
         name = self._keep(facts)
         self._device.alert(Alert(DAEMON_DIED, f"the last run did not end in order{_report_words(name)}", "error"))
 
-    def turn(self, now_s: float) -> None:
-        """See LoopWatcher."""
-
     def phase_changed(self, phase: Phase, degraded: Sequence[str]) -> None:
         """See LoopWatcher."""
         if phase is Phase.ACTIVE and self._is_down:
             self._is_down = False
             self._device.alert(Alert(FRAME_DIED, "the frame path is active again", "info", is_over=True))
-
-    def frame_process_started(self, pid: int) -> None:
-        """See LoopWatcher."""
 
     def frame_process_failed(self, error: ZhcEdgeError, status: int, restart_in_s: float | None) -> None:
         """See LoopWatcher."""

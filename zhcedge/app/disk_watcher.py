@@ -9,12 +9,12 @@ from pathlib import Path
 
 from zhcedge.app.device import Device
 from zhcedge.app.given_folders import given_folder
+from zhcedge.app.loop_watcher import LoopWatcher
 from zhcedge.app.outbox_settings import outbox_settings
 from zhcedge.app.storage_settings import storage_settings
 from zhcedge.config.schema import Config
 from zhcedge.core.delivery import Alert
 from zhcedge.core.errors import ZhcEdgeError
-from zhcedge.core.lifecycle import Phase
 from zhcedge.pipeline.segment import Segment
 from zhcedge.service.flash_life import FlashLife, flash_lives
 
@@ -25,8 +25,8 @@ LOW_SHARE = 0.05
 """Of a disk: less than this, or than storage.min_free_mb, is little. Over again at half as much again."""
 
 
-class DiskWatcher:
-    """Implements LoopWatcher.
+class DiskWatcher(LoopWatcher):
+    """Watches the disks that the daemon writes to.
 
     Args:
         folders: that the daemon writes to; the disks they are on are watched.
@@ -96,18 +96,6 @@ class DiskWatcher:
             return
         self._told ^= {what}
         self._found.append(Alert(what[0], text, "warning" if is_bad else "info", is_over=not is_bad))
-
-    def phase_changed(self, phase: Phase, degraded: Sequence[str]) -> None:
-        """See LoopWatcher."""
-
-    def frame_process_started(self, pid: int) -> None:
-        """See LoopWatcher."""
-
-    def frame_process_failed(self, error: ZhcEdgeError, status: int, restart_in_s: float | None) -> None:
-        """See LoopWatcher."""
-
-    def stopping(self) -> None:
-        """See LoopWatcher."""
 
 
 def _nearest(folder: Path) -> Path:

@@ -14,6 +14,7 @@ from zhcedge.app.check import check, load_configuration
 from zhcedge.app.device import Device
 from zhcedge.app.frame_commands import error_facts
 from zhcedge.app.last_good import LastGood
+from zhcedge.app.loop_watcher import LoopWatcher
 from zhcedge.config.diff import Change, Cost, changes, dearest
 from zhcedge.config.schema import Config
 from zhcedge.core.delivery import Alert
@@ -77,7 +78,7 @@ class _Trial:
     deadline_s: float | None = None
 
 
-class Reloader:
+class Reloader(LoopWatcher):
     """Keeps the configuration that is in force. Implements LoopWatcher, over every loop of a run of the daemon.
 
     Belongs to the control loop's thread. Files are read, and everything is checked, in a thread of its own: events
@@ -164,15 +165,6 @@ class Reloader:
         if self._is_asked_again and self._thread is None and self._trial is None:
             self._is_asked_again = False
             self._begin_check()
-
-    def phase_changed(self, phase: Phase, degraded: Sequence[str]) -> None:
-        """See LoopWatcher."""
-
-    def frame_process_started(self, pid: int) -> None:
-        """See LoopWatcher."""
-
-    def frame_process_failed(self, error: ZhcEdgeError, status: int, restart_in_s: float | None) -> None:
-        """See LoopWatcher."""
 
     def stopping(self) -> None:
         """See LoopWatcher. Nothing is tried any more."""

@@ -13,6 +13,7 @@ from zhcedge.app.control import ControlLoop
 from zhcedge.app.control_address import open_control_socket
 from zhcedge.app.crash_reports import CrashReports
 from zhcedge.app.disk_watcher import DiskWatcher
+from zhcedge.app.identity_watcher import IdentityWatcher
 from zhcedge.app.last_good import LastGood
 from zhcedge.app.loop_watcher import LoopWatcher
 from zhcedge.app.reload import ConfigSource, Reloader
@@ -58,6 +59,7 @@ def run(
     starts.wait(notifier)
     reloader = Reloader(source, config, LastGood.from_environment(os.environ), config_fault)
     watchers: list[LoopWatcher] = [
+        IdentityWatcher.of(config, os.environ),  # before the outbox is opened
         ServiceWatcher(notifier),
         starts,
         CrashReports.from_environment(os.environ, SystemClock()),

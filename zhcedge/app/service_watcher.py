@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from zhcedge.app.device import Device
-from zhcedge.core.errors import ZhcEdgeError
+from zhcedge.app.loop_watcher import LoopWatcher
 from zhcedge.core.lifecycle import Phase
 from zhcedge.pipeline.channel import ChannelState
 from zhcedge.pipeline.segment import Segment
@@ -16,7 +16,7 @@ _STATUS_S = 5.0
 _EXTENSION_S = 60.0  # how long a start may go on without a word of ours; a plan may take many minutes to build
 
 
-class ServiceWatcher:
+class ServiceWatcher(LoopWatcher):
     """Implements LoopWatcher.
 
     READY=1 is said once, when the pipeline is warm: a camera that does not answer is a degraded channel and no reason
@@ -56,12 +56,6 @@ class ServiceWatcher:
             self._is_ready = True
             self._notifier.tell(READY=1, MAINPID=os.getpid())
         self._tell_status()
-
-    def frame_process_started(self, pid: int) -> None:
-        """See LoopWatcher."""
-
-    def frame_process_failed(self, error: ZhcEdgeError, status: int, restart_in_s: float | None) -> None:
-        """See LoopWatcher."""
 
     def stopping(self) -> None:
         """See LoopWatcher."""

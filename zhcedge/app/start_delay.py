@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from zhcedge.app.device import Device
 from zhcedge.app.given_folders import given_folder
+from zhcedge.app.loop_watcher import LoopWatcher
 from zhcedge.core.errors import OutputError, ZhcEdgeError
 from zhcedge.core.files import read_regular, write_whole
 from zhcedge.core.lifecycle import Phase
-from zhcedge.pipeline.segment import Segment
 from zhcedge.service.notify import Notifier
 
 log = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ def start_delay_s(failures: int) -> float:
     return min(2.0 ** (failures - 1), _LONGEST_S) if failures else 0.0
 
 
-class StartCount:
+class StartCount(LoopWatcher):
     """Counts runs that did not end in order. Implements LoopWatcher.
 
     Args:
@@ -81,9 +80,6 @@ class StartCount:
         except OutputError as error:
             log.warning("%s", error)
 
-    def begin(self, device: Device, segment: Segment) -> None:
-        """See LoopWatcher."""
-
     def turn(self, now_s: float) -> None:
         """See LoopWatcher."""
         self._now_s = now_s
@@ -94,9 +90,6 @@ class StartCount:
     def phase_changed(self, phase: Phase, degraded: Sequence[str]) -> None:
         """See LoopWatcher."""
         self._active_since_s = self._now_s if phase is Phase.ACTIVE else None
-
-    def frame_process_started(self, pid: int) -> None:
-        """See LoopWatcher."""
 
     def frame_process_failed(self, error: ZhcEdgeError, status: int, restart_in_s: float | None) -> None:
         """See LoopWatcher."""
