@@ -10,9 +10,9 @@ from typing import cast
 
 from zhcedge.app.channels import check_address, source_options
 from zhcedge.app.check import check, load_configuration
-from zhcedge.app.control_address import find_control_socket
 from zhcedge.app.findings import Finding
 from zhcedge.app.mqtt_test import check_brokers
+from zhcedge.app.status import daemon_status
 from zhcedge.backends.registry import source_factory
 from zhcedge.config.channel import ChannelConfig
 from zhcedge.config.schema import Config
@@ -22,9 +22,6 @@ from zhcedge.core.requests import SourceRequest
 from zhcedge.models.bundle import load_bundle
 from zhcedge.profiles import PROFILES
 from zhcedge.service.clock import SystemClock
-from zhcedge.service.control_client import ControlClient
-
-_ANSWER_S = 10.0
 
 
 def look_at_configuration(path: Path, environ: Mapping[str, str]) -> tuple[Config | None, list[Finding]]:
@@ -103,13 +100,3 @@ def look_at_brokers(config: Config) -> Iterator[Finding]:
         else:
             said = [f"{step.name}: {step.text}" for step in report.steps if step.name in ("tls", "mqtt") and step.text]
             yield Finding("broker", "ok", "; ".join([report.address, *said]))
-
-
-def daemon_status(path: Path, environ: Mapping[str, str]) -> dict[str, object] | None:
-    """What a running daemon says of itself; None without one."""
-    try:
-        with ControlClient(find_control_socket(None, path, (), environ), _ANSWER_S) as client:
-            answer = client.ask({"do": "status"})
-    except ZhcEdgeError:
-        return None
-    return answer if "error" not in answer else None

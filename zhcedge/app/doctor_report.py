@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 from zhcedge import __version__
 from zhcedge.app.check import check, load_configuration
 from zhcedge.app.crash_reports import list_reports
-from zhcedge.app.doctor_config import daemon_status
 from zhcedge.app.findings import Finding
 from zhcedge.app.passwords import read_password
+from zhcedge.app.status import daemon_status
 from zhcedge.config.schema import Config
 from zhcedge.core.addresses import HIDDEN, without_password, without_passwords
 from zhcedge.core.errors import ZhcEdgeError

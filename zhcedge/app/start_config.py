@@ -6,8 +6,10 @@ import logging
 
 from zhcedge.analytics.settings import wanted_labels
 from zhcedge.app.check import load_configuration
+from zhcedge.app.given_folders import given_folder
 from zhcedge.app.last_good import LastGood
 from zhcedge.app.reload import ConfigSource
+from zhcedge.app.restore import PENDING
 from zhcedge.app.wiring import label_indices
 from zhcedge.config.schema import Config
 from zhcedge.core.errors import ConfigError, ZhcEdgeError
@@ -26,6 +28,9 @@ def find_configuration(source: ConfigSource, *, may_fall_back: bool) -> tuple[Co
     Raises ConfigError with every problem when there is nothing to fall back on, or it is not wanted; what load_bundle
     raises likewise.
     """
+    state = given_folder(source.environ, "STATE_DIRECTORY")
+    if state is not None and (state / PENDING).exists():
+        log.error("a restore was interrupted, and files of two boxes are mixed: run `zhc-edge restore` again, as root")
     try:
         config = load_configuration(source.path, source.overrides, source.environ).config
         if may_fall_back:

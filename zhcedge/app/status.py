@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TextIO
 
+from zhcedge.app.control_address import find_control_socket
 from zhcedge.app.remote_errors import remote_error
 from zhcedge.app.status_view import status_line, status_lines
+from zhcedge.core.errors import ZhcEdgeError
 from zhcedge.service.control_client import ControlClient
 
 _ANSWER_S = 10.0
@@ -42,6 +44,16 @@ def watch_status(socket: Path, out: TextIO, *, as_json: bool) -> None:
         else:
             out.write((json.dumps(facts) if as_json else status_line(facts)) + "\n")
         out.flush()
+
+
+def daemon_status(path: Path, environ: Mapping[str, str]) -> dict[str, object] | None:
+    """What a running daemon says of itself; None without one."""
+    try:
+        with ControlClient(find_control_socket(None, path, (), environ), _ANSWER_S) as client:
+            answer = client.ask({"do": "status"})
+    except ZhcEdgeError:
+        return None
+    return answer if "error" not in answer else None
 
 
 def _watched(socket: Path) -> Iterator[dict[str, object]]:
