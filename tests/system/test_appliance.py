@@ -218,6 +218,21 @@ def test_it_starts_with_a_read_only_etc_and_a_full_disk(box: Appliance) -> None:
         box("sh", "-c", "umount /var/lib/zhc-edge; umount /etc")
 
 
+def test_a_reboot_that_the_service_asks_for_is_done_by_somebody_who_may(box: Appliance) -> None:
+    instead = box.path("/etc/systemd/system/zhc-edge-reboot.service.d/test.conf")
+    instead.parent.mkdir(exist_ok=True)
+    instead.write_text("[Service]\nExecStart=\nExecStart=/bin/mv /run/zhc-edge/reboot-requested /run/would-reboot\n")
+    box("systemctl", "daemon-reload")
+    request = ("runuser", "-u", "zhc-edge", "--", "touch", "/run/zhc-edge/reboot-requested")
+    box(*request)
+    assert box("systemctl", "is-enabled", "zhc-edge-reboot.path", check=False).stdout.strip() == "disabled"
+    box("systemctl", "start", "zhc-edge-reboot.path")
+    box.wait_for(lambda: box("test", "-e", "/run/would-reboot", check=False).returncode == 0, "the reboot")
+    box("systemctl", "stop", "zhc-edge-reboot.path")
+    instead.unlink()
+    instead.parent.rmdir()
+
+
 def test_an_upgrade_goes_into_the_other_bank_and_uninstalling_leaves_what_it_says(box: Appliance) -> None:
     bank = box.path("/opt/zhc-edge/current").readlink()
     written = box.path(CONFIG).read_text()

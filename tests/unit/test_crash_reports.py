@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -41,7 +42,8 @@ def test_a_frame_process_that_died_leaves_a_report_and_an_alert_until_it_is_back
     (report,) = list_reports({}, tmp_path)
     assert (report["what"], report["signal"], report["restart_in_s"]) == (FRAME_DIED, "SIGKILL", 2.0)
     assert "secret" not in str(report) + seen.alerts[0].text
-    assert find_report(str(report["name"]), {}, tmp_path) == report
+    found = find_report(str(report["name"]), {}, tmp_path)
+    assert {name: value for name, value in found.items() if name != "kernel"} == report
     assert str(report["name"]) in seen.alerts[0].text
     reports.phase_changed(Phase.ACTIVE, ())
     reports.phase_changed(Phase.ACTIVE, ())
@@ -84,3 +86,24 @@ def test_what_can_not_be_shown_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "crashes").mkdir()
     (tmp_path / "crashes/broken.json").write_text("{")
     assert list_reports({}, tmp_path) == []
+
+
+def test_what_the_kernel_said_around_it_is_shown_to_who_may_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = tmp_path / "bin" / "journalctl"
+    journal.parent.mkdir()
+    journal.write_text(
+        '#!/bin/sh\necho "$@" > $0.asked\n'
+        "echo '2026 NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.'\necho '2026 usb 1-1: new device'\n"
+    )
+    journal.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{journal.parent}:/usr/bin:/bin")
+    reports, _ = begin(tmp_path)
+    reports.frame_process_failed(PipelineError("lost"), -9, 2.0)
+    (report,) = list_reports({}, tmp_path)
+    found = find_report(str(report["name"]), {}, tmp_path)
+    assert found["kernel"] == ["2026 NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."]
+    since = re.search(r"--since @(\d+) ", Path(f"{journal}.asked").read_text())
+    assert since is not None
+    assert 0 < float(str(report["time"])) - int(since[1]) < 120

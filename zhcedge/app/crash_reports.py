@@ -18,6 +18,7 @@ from zhcedge import __version__
 from zhcedge.app.device import Device
 from zhcedge.app.frame_commands import error_facts
 from zhcedge.app.given_folders import given_folder, state_folder
+from zhcedge.app.kernel_log import kernel_lines
 from zhcedge.app.loop_watcher import LoopWatcher
 from zhcedge.app.status_facts import ledger_facts
 from zhcedge.core.addresses import without_password, without_passwords
@@ -159,10 +160,10 @@ def list_reports(environ: Mapping[str, str], state: Path | None = None) -> list[
 
 
 def find_report(name: str, environ: Mapping[str, str], state: Path | None = None) -> dict[str, object]:
-    """One of them. Raises SourceMissingError for a name that none has."""
+    """One of them, with what the kernel said then. Raises SourceMissingError for a name that none has."""
     for report in list_reports(environ, state):
         if report["name"] == name:
-            return report
+            return {**report, "kernel": kernel_lines(float(str(report.get("time", 0.0))))}
     raise SourceMissingError("there is no such report", where=name, fix="see `zhc-edge crashes`")
 
 

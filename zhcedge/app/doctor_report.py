@@ -23,6 +23,7 @@ from zhcedge import __version__
 from zhcedge.app.check import check, load_configuration
 from zhcedge.app.crash_reports import list_reports
 from zhcedge.app.findings import Finding
+from zhcedge.app.kernel_log import kernel_lines
 from zhcedge.app.passwords import read_password
 from zhcedge.app.status import daemon_status
 from zhcedge.config.schema import Config
@@ -33,7 +34,6 @@ from zhcedge.core.files import check_folder, write_whole
 _LINES = "500"
 _OWN = ("localhost", "127.0.0.1", "::1")
 _COMMAND_S = 30.0
-_KERNEL_WORDS = ("NVRM", "Xid", "nvgpu", "oom", "Out of memory", "Killed process", "mmc", "I/O error")
 _FRAMES_A_SECOND = 25
 """Frames of the audit for each second that was given to it: it ends by frames, not by time."""
 
@@ -140,7 +140,7 @@ def write_report(
         "configuration.json": {leaf.key: [leaf.value, leaf.origin] for leaf in check(path, (), environ).leaves},
         "status.json": without_passwords(running),
     }
-    texts = {"doctor.txt": screen, "journal.txt": _journal("-u", "zhc-edge"), "kernel.txt": _kernel()}
+    texts = {"doctor.txt": screen, "journal.txt": _journal("-u", "zhc-edge"), "kernel.txt": "\n".join(kernel_lines())}
     try:
         parts["crashes.json"] = list_reports(environ)
     except ZhcEdgeError as error:
@@ -186,11 +186,6 @@ def _archive(members: Mapping[str, str]) -> bytes:
 
 def _journal(*arguments: str) -> str:
     return _output(("journalctl", "--no-pager", "-o", "short-iso", "-n", _LINES, *arguments))
-
-
-def _kernel() -> str:
-    lines = _output(("journalctl", "--no-pager", "-o", "short-iso", "-k", "-b")).splitlines()
-    return "\n".join(line for line in lines if any(word in line for word in _KERNEL_WORDS))
 
 
 def _output(command: Sequence[str]) -> str:

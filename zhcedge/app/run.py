@@ -16,6 +16,7 @@ from zhcedge.app.disk_watcher import DiskWatcher
 from zhcedge.app.identity_watcher import IdentityWatcher
 from zhcedge.app.last_good import LastGood
 from zhcedge.app.loop_watcher import LoopWatcher
+from zhcedge.app.reboot_request import RebootRequest
 from zhcedge.app.reload import ConfigSource, Reloader
 from zhcedge.app.service_watcher import ServiceWatcher
 from zhcedge.app.start_config import load_model
@@ -64,6 +65,7 @@ def run(
         starts,
         CrashReports.from_environment(os.environ, SystemClock()),
         DiskWatcher.of(config, os.environ),
+        RebootRequest.from_environment(os.environ, is_wanted=config.control.reboot_on_gpu_loss),
     ]
     with contextlib.ExitStack() as opened:
         opened.callback(notifier.close)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from zhcedge.config.values import PathText, Section, Whole
+from zhcedge.config.values import Flag, PathText, Section, Whole
 
 
 class ControlConfig(Section):
@@ -12,6 +12,11 @@ class ControlConfig(Section):
         default=None,
         description="where programs of this computer reach the daemon; null is control.sock in $RUNTIME_DIRECTORY, "
         "else zhc-edge/<device>.sock in $XDG_RUNTIME_DIR, else there is none",
+    )
+    reboot_on_gpu_loss: Flag = Field(
+        default=False,
+        description="whether to ask for a reboot when a GPU that has worked does not come back; needs "
+        "`systemctl enable --now zhc-edge-reboot.path`",
     )
     reload_trial_s: Whole = Field(
         default=60,

@@ -103,6 +103,10 @@ class PipelineError(ZhcEdgeError):
     exit_code = 70
 
 
+class HangError(PipelineError):
+    """The frame process stands still, most likely inside a driver, and was killed for it."""
+
+
 class PhaseError(ZhcEdgeError):
     """Something was asked for in a phase that does not allow it, e.g. an allocation after the seal."""
 

@@ -5,7 +5,7 @@ A process inside a driver call that never returns holds the interpreter lock: it
 
 from __future__ import annotations
 
-from zhcedge.core.errors import PipelineError
+from zhcedge.core.errors import HangError
 from zhcedge.core.lifecycle import Phase
 
 _WORKING_S = 60.0
@@ -30,7 +30,7 @@ class Liveness:
         if self._failed_s is None:
             self._failed_s = now_s
 
-    def fault(self, beat: int, phase: Phase, now_s: float, frames: int = 0, in_hand: int = 0) -> PipelineError | None:
+    def fault(self, beat: int, phase: Phase, now_s: float, frames: int = 0, in_hand: int = 0) -> HangError | None:
         """What is wrong, if anything: then the process is to be killed.
 
         Args:
@@ -41,12 +41,12 @@ class Liveness:
         if beat != self._beat:
             self._beat, self._beat_s = beat, now_s
         if self._failed_s is not None and now_s - self._failed_s > _CLOSING_S:
-            return PipelineError(f"the frame process failed and does not close within {_CLOSING_S:.0f} s")
+            return HangError(f"the frame process failed and does not close within {_CLOSING_S:.0f} s")
         limit_s = _STARTING_S if phase in _STARTING else _WORKING_S
         if now_s - self._beat_s > limit_s:
-            return PipelineError(f"the frame process has given no sign of life for {limit_s:.0f} s")
+            return HangError(f"the frame process has given no sign of life for {limit_s:.0f} s")
         if frames != self._frames or not in_hand or phase is not Phase.ACTIVE:
             self._frames, self._frames_s = frames, now_s
         if now_s - self._frames_s > _HOLDING_S:
-            return PipelineError(f"a stage has held {in_hand} frames for {_HOLDING_S:.0f} s and finished none")
+            return HangError(f"a stage has held {in_hand} frames for {_HOLDING_S:.0f} s and finished none")
         return None
