@@ -130,6 +130,11 @@ class Box:
         """The command line that runs `command` in the box."""
         return ["nsenter", "-t", str(self._init), "-a", "--", *command]
 
+    @property
+    def network(self) -> list[str]:
+        """What to put before a command line so that a program of this system's runs in the box's network."""
+        return ["nsenter", "-t", str(self._init), "-n", "--"]
+
     def __call__(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command in the box."""
         return run(*self.inside(*command), check=check)

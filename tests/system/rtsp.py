@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -38,10 +38,14 @@ def free_port() -> int:
 
 
 class Camera:
-    """An RTSP server that can be killed and started again on its port. A context manager."""
+    """An RTSP server that can be killed and started again on its port. A context manager.
 
-    def __init__(self, stream: Path, *options: str) -> None:
-        self._command = [DEBIAN_PYTHON, str(SERVER), str(stream), *options]
+    Args:
+        before: a command line that runs another one: in another network, for one.
+    """
+
+    def __init__(self, stream: Path, *options: str, before: Sequence[str] = ()) -> None:
+        self._command = [*before, DEBIAN_PYTHON, str(SERVER), str(stream), *options]
         self.port = free_port()
         self._process: subprocess.Popen[str] | None = None
 

@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from tests.system.nspawn import ROOT, Box, cannot_run, listening, require_system, wheelhouse
+from tests.system.rtsp import Camera, bundled_stream, need_server
+from zhcedge.app.channels import clip_path
 from zhcedge.core.message_ids import MessageId
 
 pytestmark = pytest.mark.slow
@@ -216,6 +218,30 @@ def test_it_starts_with_a_read_only_etc_and_a_full_disk(box: Appliance) -> None:
     finally:
         box("systemctl", "stop", "zhc-edge")
         box("sh", "-c", "umount /var/lib/zhc-edge; umount /etc")
+
+
+def test_a_camera_that_goes_and_comes_back_changes_nothing_for_the_service(box: Appliance, tmp_path: Path) -> None:
+    need_server()
+    stream = bundled_stream(tmp_path / "walkers.ts", clip_path("walkers"), times=20)
+    with Camera(stream, before=box.network) as camera, listening(box, "zhcedge/#") as heard:
+        options = {"uri": camera.address(), "connect_timeout_s": 2, "read_timeout_s": 2}
+        box.write(channels={**GOOD["channels"], "street": {"source": options}})
+        box("systemctl", "restart", "zhc-edge")
+        started = box.show("ActiveEnterTimestampMonotonic")
+
+        def street() -> str:
+            return str(box.status().get("cameras", {}).get("street", {}).get("state"))
+
+        box.wait_for(lambda: street() == "up", "the camera")
+        camera.kill()
+        box.wait_for(lambda: street() == "down", "its loss")
+        assert box.is_active()
+        said = box("journalctl", "-o", "json", "ZHC_CAMERA=street", "ZHC_STATE=down", "--no-pager").stdout
+        assert f'MESSAGE_ID":"{MessageId.CAMERA.value}' in said
+        camera.start()
+        box.wait_for(lambda: street() == "up", "its return")
+        box.wait_for(lambda: any(e["after"]["camera"] == "street" for e in events(heard)), "its events")
+        assert box.show("ActiveEnterTimestampMonotonic") == started
 
 
 def test_a_reboot_that_the_service_asks_for_is_done_by_somebody_who_may(box: Appliance) -> None:
