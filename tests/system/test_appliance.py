@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import struct
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import yaml
 
 from tests.system.nspawn import ROOT, Box, cannot_run, listening, require_system, wheelhouse
 from tests.system.rtsp import Camera, bundled_stream, need_server
+from tests.system.test_clock_steps import built_clock
 from zhcedge.app.channels import clip_path
 from zhcedge.core.message_ids import MessageId
 
@@ -242,6 +245,38 @@ def test_a_camera_that_goes_and_comes_back_changes_nothing_for_the_service(box: 
         box.wait_for(lambda: street() == "up", "its return")
         box.wait_for(lambda: any(e["after"]["camera"] == "street" for e in events(heard)), "its events")
         assert box.show("ActiveEnterTimestampMonotonic") == started
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+def test_it_starts_with_an_old_clock_and_goes_on_when_that_is_set(box: Appliance, tmp_path: Path) -> None:
+    """A board without a battery begins in the past; its clock is its service's here, and moved by our own library."""
+    years_s = -20 * 365 * 24 * 3600
+    box("systemctl", "stop", "zhc-edge")
+    shutil.copy(built_clock(tmp_path), box.path("/usr/lib/clock_steps.so"))
+    offset = box.path("/usr/share/clock-step")
+    offset.write_bytes(struct.pack("=q", years_s))
+    drop_in = box.path("/etc/systemd/system/zhc-edge.service.d/clock.conf")
+    words = "LD_PRELOAD=/usr/lib/clock_steps.so CLOCK_STEP_FILE=/usr/share/clock-step"
+    drop_in.write_text(f"[Service]\nEnvironment={words}\n")
+    try:
+        box("systemctl", "daemon-reload")
+        box("systemctl", "start", "zhc-edge")
+        with listening(box, "zhcedge/#") as heard:
+
+            def times() -> list[float]:
+                return [event["after"]["frame_time"] for event in events(heard)]
+
+            box.wait_for(lambda: len(times()) > 3, "events of the past")
+            assert max(times()) < time.time() - 19 * 365 * 24 * 3600
+            with offset.open("r+b") as file:  # in place: it is mapped
+                file.write(struct.pack("=q", 0))
+            box.wait_for(lambda: abs(times()[-1] - time.time()) < 3600, "events of now")
+            numbers = sequences(heard)
+            assert numbers == sorted(set(numbers))
+            assert box.is_active()
+    finally:
+        drop_in.unlink()
+        box("systemctl", "daemon-reload")
 
 
 def test_a_reboot_that_the_service_asks_for_is_done_by_somebody_who_may(box: Appliance) -> None:

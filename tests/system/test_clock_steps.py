@@ -26,7 +26,7 @@ HOUR_S = 3600
 STEPS_S = (5 * HOUR_S, -3 * HOUR_S, -400 * 24 * HOUR_S, 0)
 
 
-def built(folder: Path) -> Path:
+def built_clock(folder: Path) -> Path:
     library = folder / "clock_steps.so"
     source = Path(__file__).with_name("clock_steps.c")
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
@@ -37,7 +37,7 @@ def test_whatever_the_wall_clock_does_every_event_is_told_in_order(tmp_path: Pat
     outbox, offset = tmp_path / "outbox", tmp_path / "offset"
     outbox.mkdir()
     offset.write_bytes(struct.pack("=q", 0))
-    environ = {**os.environ, "LD_PRELOAD": str(built(tmp_path)), "CLOCK_STEP_FILE": str(offset)}
+    environ = {**os.environ, "LD_PRELOAD": str(built_clock(tmp_path)), "CLOCK_STEP_FILE": str(offset)}
     with running(start_mosquitto, tmp_path) as broker, Subscriber(broker.port, "zhcedge/#") as client:
         mqtt, before = {"port": broker.port}, 0
         with site(tmp_path, environ=environ, mqtt=mqtt, outbox={"dir": str(outbox)}) as here:
