@@ -41,6 +41,8 @@ FRAME = textwrap.dedent(
     def lose(self, batch):
         runs[0] += 1
         if runs[0] > 60:
+            if fault == "crash":
+                os.kill(os.getpid(), signal.SIGSEGV)
             if fault == "stuck":
                 os.kill(os.getpid(), signal.SIGSTOP)
             while fault == "holds":
@@ -84,7 +86,8 @@ def daemon(folder: Path, fault: str, port: int) -> Iterator[subprocess.Popen[str
     config.write_text(yaml.safe_dump({**values, "mqtt": {"port": port}}))
     script = CONTROL.format(frame=FRAME.format(folder=str(folder), fault=fault))
     command = [sys.executable, "-c", script, "run", "-c", str(config), "--log-level", "ERROR"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    environ = {**os.environ, "STATE_DIRECTORY": str(folder)}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environ)
     try:
         yield process
     finally:
@@ -135,6 +138,20 @@ def test_a_lost_device_is_reported_and_the_frame_process_started_again(
         assert process.poll() is None
         process.terminate()
         assert process.wait(30) in (0, 69, 70)
+
+
+@pytest.mark.parametrize(("fault", "word"), [("crash", "Segmentation fault"), ("holds", "Current thread")])
+def test_a_crash_report_says_where_every_thread_was(
+    tmp_path: Path, subscriber: Subscriber, fault: str, word: str
+) -> None:
+    with daemon(tmp_path, fault, subscriber.port):
+        wait_until(lambda: list(tmp_path.glob("crashes/*.json")), "the report")
+        (report, *_) = (json.loads(path.read_text()) for path in sorted(tmp_path.glob("crashes/*.json")))
+    trace = "\n".join(report["trace"])
+    assert word in trace
+    assert " in lose" in trace  # where it was
+    assert trace.count("hread 0x") > 3  # and where the others were
+    assert report["ledger"]["verdict"] == "pass"
 
 
 def test_a_device_that_was_never_there_ends_the_daemon_with_one_line_and_exit_69(

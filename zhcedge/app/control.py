@@ -286,6 +286,7 @@ class ControlLoop:
     def _frame_ended(self, frame: FrameProcess, *, killed: bool = False) -> None:
         self._selector.unregister(frame.fileno())
         status = frame.wait(0.0 if killed else 5.0)
+        trace = frame.trace()
         frame.close()
         self._frame = None
         self._drain_ring()
@@ -299,6 +300,8 @@ class ControlLoop:
         if status == 0:
             return
         error = self._final_error or self._frame_error or exit_error(status)
+        if trace:
+            log.error("where the frame process was:\n%s", trace)
         self.device.events.end_all(EndReason.CHANNEL_ENDED)
         self._set_phase(Phase.FAILED, str(error))
         is_over = self._stop_requested or not self._can_restart(error)
@@ -307,7 +310,8 @@ class ControlLoop:
         else:
             self._plan_restart(error)
         for watcher in self._watchers:
-            watcher.frame_process_failed(error, status, None if is_over else self._restart_at_s - time.monotonic())
+            restart_in_s = None if is_over else self._restart_at_s - time.monotonic()
+            watcher.frame_process_failed(error, status, restart_in_s, trace)
 
     def _degrade(self, message: Mapping[str, object]) -> None:
         """The frame process runs another engine than the wanted one: say so, and build what it lacks."""

@@ -85,7 +85,9 @@ class CrashReports(LoopWatcher):
             self._is_down = False
             self._device.alert(Alert(FRAME_DIED, "the frame path is active again", "info", is_over=True))
 
-    def frame_process_failed(self, error: ZhcEdgeError, status: int, restart_in_s: float | None) -> None:
+    def frame_process_failed(
+        self, error: ZhcEdgeError, status: int, restart_in_s: float | None, trace: str = ""
+    ) -> None:
         """See LoopWatcher."""
         state, counters = self._device.facts, self._segment.counters
         name = self._keep(
@@ -100,6 +102,7 @@ class CrashReports(LoopWatcher):
                 "status": status,
                 "signal": _signal_name(status),
                 "restart_in_s": restart_in_s,
+                "trace": trace.splitlines(),
                 "degraded": list(state.degraded),
                 "ledger": ledger_facts(counters),
                 "counters": {counter: counters[counter] for counter in COUNTERS},

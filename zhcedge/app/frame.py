@@ -38,7 +38,7 @@ from zhcedge.pipeline.channel import ChannelNews
 from zhcedge.pipeline.plan import Plan, RunReport, Runtime
 from zhcedge.pipeline.segment import Counters, Segment
 from zhcedge.service.clock import SystemClock
-from zhcedge.service.frame_process import CONTROL_SIGNALS
+from zhcedge.service.frame_process import CONTROL_SIGNALS, TRACE_SIGNAL
 from zhcedge.service.log import set_up_logging
 
 log = logging.getLogger(__name__)
@@ -94,11 +94,12 @@ class _ControlPipe:
 
 def main(argv: list[str]) -> int:
     """Run one frame process. Returns the exit code of the error that ended it, or 0."""
-    control_fd, memory_fd, wake_fd = (int(text) for text in argv)
+    control_fd, memory_fd, wake_fd, trace_fd = (int(text) for text in argv)
     # A terminal's Ctrl-C and a service manager's SIGTERM reach this process too: the control process decides.
     for number in CONTROL_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    faulthandler.enable()
+    faulthandler.enable(trace_fd)
+    faulthandler.register(TRACE_SIGNAL, trace_fd)
     pipe = _ControlPipe(control_fd)
     first = pipe.first()
     set_up_logging(str(first.get("log_level", "INFO")), "frame")

@@ -28,12 +28,15 @@ class LoopWatcher:
     def frame_process_started(self, pid: int) -> None:
         """A frame process begins."""
 
-    def frame_process_failed(self, error: ZhcEdgeError, status: int, restart_in_s: float | None) -> None:
+    def frame_process_failed(
+        self, error: ZhcEdgeError, status: int, restart_in_s: float | None, trace: str = ""
+    ) -> None:
         """It has ended with a fault, or was killed for one.
 
         Args:
             status: its exit code; -N when signal N ended it.
             restart_in_s: until the next one starts; None when the daemon ends with `error`.
+            trace: stacks of its threads when it crashed or was killed.
         """
 
     def stopping(self) -> None:

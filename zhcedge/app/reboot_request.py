@@ -48,7 +48,9 @@ class RebootRequest(LoopWatcher):
         if phase is Phase.ACTIVE:
             self._has_worked, self._failures = True, 0
 
-    def frame_process_failed(self, error: ZhcEdgeError, status: int, restart_in_s: float | None) -> None:
+    def frame_process_failed(
+        self, error: ZhcEdgeError, status: int, restart_in_s: float | None, trace: str = ""
+    ) -> None:
         """See LoopWatcher."""
         is_gpu = isinstance(error, (BackendUnavailableError, HangError))
         self._failures = self._failures + 1 if is_gpu else 0

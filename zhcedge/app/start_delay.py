@@ -91,7 +91,9 @@ class StartCount(LoopWatcher):
         """See LoopWatcher."""
         self._active_since_s = self._now_s if phase is Phase.ACTIVE else None
 
-    def frame_process_failed(self, error: ZhcEdgeError, status: int, restart_in_s: float | None) -> None:
+    def frame_process_failed(
+        self, error: ZhcEdgeError, status: int, restart_in_s: float | None, trace: str = ""
+    ) -> None:
         """See LoopWatcher."""
         self._has_failed = restart_in_s is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -16,6 +17,11 @@ log = logging.getLogger(__name__)
 
 _DEATH_S = 5.0  # how long a killed process may take to be gone
 
+_TRACE_S, _TRACE_BYTES = 0.3, 64 * 1024
+
+TRACE_SIGNAL = signal.SIGUSR2
+"""Makes a frame process write its threads' stacks."""
+
 CONTROL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What asks the daemon to drain. The control process acts on them, the frame process ignores them."""
 
@@ -24,8 +30,8 @@ class FrameProcess:
     """One run of the frame process.
 
     Args:
-        command: the program and its arguments; three file descriptor numbers are appended: control pipe, shared
-            memory, wake-up.
+        command: the program and its arguments; four file descriptor numbers are appended: control pipe, shared
+            memory, wake-up, and where its threads' stacks go when it crashes or is asked for them.
         memory_fd, wake_fd: inherited by the child; they stay the caller's to close.
         first: the first message, with the configuration.
 
@@ -34,7 +40,8 @@ class FrameProcess:
 
     def __init__(self, command: Sequence[str], memory_fd: int, wake_fd: int, first: dict[str, object]) -> None:
         ours, theirs = socket.socketpair()
-        fds = (theirs.fileno(), memory_fd, wake_fd)
+        self._trace_fd = os.memfd_create("frame-process-trace", os.MFD_CLOEXEC)
+        fds = (theirs.fileno(), memory_fd, wake_fd, self._trace_fd)
         # A terminal's Ctrl-C and a service manager's SIGTERM go to the whole group. The child inherits them blocked, so
         # that they can't end it before it has said that this process decides.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, CONTROL_SIGNALS)
@@ -44,6 +51,7 @@ class FrameProcess:
             )
         except OSError as error:
             ours.close()
+            os.close(self._trace_fd)
             raise PipelineError(f"the frame process can't be started: {error.strerror}", where=command[0]) from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -107,7 +115,15 @@ class FrameProcess:
         except subprocess.TimeoutExpired:
             return self._kill()
 
+    def trace(self) -> str:
+        """Stacks of its threads, written when it crashed or was killed; empty where it ended in order. After `wait`."""
+        return os.pread(self._trace_fd, _TRACE_BYTES, 0).decode("utf-8", "replace")
+
     def _kill(self) -> int:
+        """Where it stands is written down first, by a handler that needs no interpreter: it may be inside a driver."""
+        with contextlib.suppress(subprocess.TimeoutExpired, ProcessLookupError):
+            self._process.send_signal(TRACE_SIGNAL)
+            self._process.wait(_TRACE_S)
         self._process.kill()
         try:
             return self._process.wait(_DEATH_S)
@@ -120,6 +136,7 @@ class FrameProcess:
         if self._process.poll() is None:
             self._kill()
         self._socket.close()
+        os.close(self._trace_fd)
 
 
 def exit_error(status: int) -> ZhcEdgeError:
