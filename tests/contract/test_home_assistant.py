@@ -28,7 +28,8 @@ pytestmark = pytest.mark.skipif(
     not PYTHON, reason="cannot run here: no Python with Home Assistant was named (tools/check-discovery makes one)"
 )
 
-FULL = DiscoveryFacts("Box 7", "1.2", "rtx", ("gate", "front-door"), has_snapshots=True)
+RULES: dict[str, Any] = {"zones": {"gate": ("door",)}, "lines": {"gate": ("kerb",)}}
+FULL = DiscoveryFacts("Box 7", "1.2", "rtx", ("gate", "front-door"), has_snapshots=True, **RULES)
 LEAST = DiscoveryFacts("Box 7", "1.2", "cpu", (), frozenset(), stats_interval_s=0)
 CHANGED = DiscoveryFacts("Box 7", "1.3", "cpu", ("gate",), gone=components_of(discovery(TOPICS, FULL)[0].payload))
 
@@ -44,6 +45,8 @@ def judged(*variants: DiscoveryFacts, availability: bytes = device_messages.ONLI
         ),
         device_messages.camera_status(TOPICS, CameraStatus("gate", camera, "", 0)),
         device_messages.counts(TOPICS.camera("gate", "count"), {"person": 2, "car": 1}),
+        device_messages.counts(TOPICS.zone_count("gate", "door"), {"person": 1}),
+        device_messages.line_counts(TOPICS.line_count("gate", "kerb"), {"in": 3, "out": 2}),
         device_messages.stats(TOPICS, Stats(0, "boot", 9.0, {"gate": CameraFlow(25, 24.5, 0)}, outbox_depth=4)),
         device_messages.effect(TOPICS, "detect", True, "gate"),
         device_messages.effect(TOPICS, "threshold", 0.4, "gate"),
@@ -75,6 +78,8 @@ def test_its_templates_find_the_values_in_our_messages() -> None:
     assert float(values["device_fps"]) == 24.5
     assert values["device_outbox"] == "4"
     assert (values["camera_gate_count"], values["camera_gate_occupancy"]) == ("3", "ON")
+    assert (values["zone_gate_door_count"], values["zone_gate_door_occupancy"]) == ("1", "ON")
+    assert (values["line_gate_kerb_in"], values["line_gate_kerb_out"]) == ("3", "2")
     assert values["camera_gate_status"] == "up"
     assert (values["camera_gate_detect"], values["camera_gate_threshold"]) == ("ON", "0.4")
     assert json.loads(full["device_outbox"]["attributes"])["depth"] == 4

@@ -52,8 +52,15 @@ def test_rules_change_in_place_and_open_events_go_on(tmp_path: Path) -> None:
     with (
         running(start_mosquitto, tmp_path) as broker,
         Subscriber(broker.port, "zhcedge/#") as client,
-        site(tmp_path, mqtt={"port": broker.port}) as here,
+        Subscriber(broker.port, "homeassistant/device/#") as home,
+        site(tmp_path, mqtt={"port": broker.port, "discovery": {"enabled": True}}) as here,
     ):
+
+        def entity() -> dict[str, Any] | None:
+            """Of the zone, as Home Assistant was told last."""
+            found: dict[str, Any] = json.loads(home.heard[-1].payload)["components"] if home.heard else {}
+            return found.get("zone_gate_square_count")
+
         here.wait_for(lambda: client.events(), "an event")
         process, before = frame_pid(here), here.camera("gate")["since"]
         change(here, channels={"gate": {"source": CLIP, "zones": {"square": EVERYWHERE}}})
@@ -64,9 +71,13 @@ def test_rules_change_in_place_and_open_events_go_on(tmp_path: Path) -> None:
         here.wait_for(
             lambda: any("square" in e["after"]["current_zones"] for e in client.events()), "the zone in events"
         )
+        here.wait_for(lambda: entity() and len(entity() or ()) > 1, "the zone at Home Assistant")
         assert "reload" not in {event["end_reason"] for event in client.events()}
         assert (frame_pid(here), here.camera("gate")["since"]) == (process, before)
         assert reload(here).stdout.strip() == "the configuration is as before"
+        change(here, channels={"gate": {"source": CLIP}})
+        assert reload(here).returncode == 0
+        here.wait_for(lambda: entity() == {"platform": "sensor"}, "the zone to leave Home Assistant")
 
 
 def test_a_broken_file_is_refused_with_every_place_and_nothing_changes(tmp_path: Path) -> None:

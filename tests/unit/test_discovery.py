@@ -68,6 +68,18 @@ def test_every_camera_has_its_entities() -> None:
     assert there(payload) >= {f"camera_{camera}_{word}" for camera in ("gate", "yard") for word in words}
 
 
+def test_zones_and_lines_have_entities_and_lose_them() -> None:
+    with_rules = facts("gate", "yard", zones={"gate": ("door",)}, lines={"yard": ("kerb",)})
+    before = discovery(TOPICS, with_rules)[0].payload
+    keys = {"zone_gate_door_count", "zone_gate_door_occupancy", "line_yard_kerb_in", "line_yard_kerb_out"}
+    assert keys <= there(json.loads(before))
+    components = json.loads(before)["components"]
+    assert components["zone_gate_door_count"]["state_topic"] == TOPICS.zone_count("gate", "door")
+    assert components["line_yard_kerb_out"]["value_template"] == "{{ value_json['out'] }}"
+    after = told(facts("gate", "yard", gone=components_of(before)))
+    assert all(after["components"][key].keys() == {"platform"} for key in keys)
+
+
 @pytest.mark.parametrize("word", sorted(ALL))
 def test_a_command_that_is_not_taken_has_no_entity(word: str) -> None:
     key = "device_rebirth" if word == "rebirth" else f"camera_gate_{word}"

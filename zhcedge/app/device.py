@@ -39,7 +39,7 @@ from zhcedge.publish.device_messages import (
     snapshot,
     state,
 )
-from zhcedge.publish.discovery import DiscoveryFacts, components_of
+from zhcedge.publish.discovery import DiscoveryFacts, components_of, discovery
 from zhcedge.publish.topics import Topics, slug
 from zhcedge.service.frame_process import FrameProcess
 from zhcedge.service.log import set_log_level
@@ -238,6 +238,7 @@ class Device:
             for name in before:
                 for topic in topics[name] - self._rule_topics(slug(name)):
                     self._publisher.forget(topic)
+            self._discover()
         self._note_cameras(self._commands.cameras)
 
     def frame_process_ended(self) -> None:
@@ -461,6 +462,7 @@ class Device:
         mqtt = self._config.mqtt
         if self._publisher is None or not mqtt.discovery.enabled:
             return
+        channels = {name: self._config.channels[name] for name in self._cameras if name in self._config.channels}
         facts = DiscoveryFacts(
             name=self._config.device,
             version=__version__,
@@ -469,10 +471,13 @@ class Device:
             commands=frozenset[str](mqtt.commands.allow if mqtt.commands.enabled else ()),
             has_snapshots=mqtt.snapshots,
             stats_interval_s=mqtt.stats_interval_s,
+            zones={name: tuple(channel.zones) for name, channel in channels.items()},
+            lines={name: tuple(channel.lines) for name, channel in channels.items()},
             prefix=mqtt.discovery.prefix,
             gone=self._gone,
         )
         self._publisher.discover(facts)
+        self._gone.update(components_of(discovery(self._topics, facts)[0].payload))  # for what leaves next
 
 
 def _nothing_to_load(told: Callable[[ZhcEdgeError | None], None]) -> None:

@@ -43,6 +43,7 @@ class DiscoveryFacts:
         commands: words of the commands that are carried out; others get no entity.
         has_snapshots: pictures are published.
         stats_interval_s: seconds between two `stats` messages; 0 for none.
+        zones, lines: names by camera.
         prefix: first levels of the discovery topics.
         gone: what `components_of` found in earlier messages: those that are there no more are removed.
     """
@@ -54,6 +55,8 @@ class DiscoveryFacts:
     commands: frozenset[str] = frozenset({"detect", "threshold", "fps", "snapshot", "rebirth"})
     has_snapshots: bool = False
     stats_interval_s: int = 60
+    zones: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     prefix: str = DEFAULT_PREFIX
     gone: Mapping[str, str] = field(default_factory=dict)
 
@@ -72,6 +75,10 @@ def discovery(topics: Topics, facts: DiscoveryFacts) -> list[Message]:
     components = _device_components(topics, facts)
     for camera in facts.cameras:
         components.update(_camera_components(topics, facts, camera))
+        for zone in facts.zones.get(camera, ()):
+            components.update(_zone_components(topics, camera, zone))
+        for line in facts.lines.get(camera, ()):
+            components.update(_line_components(topics, camera, line))
     for key, component in components.items():
         if len(component) > 1:  # not one that is being removed
             component["unique_id"] = f"{_object_id(topics)}_{key}"
@@ -189,17 +196,56 @@ def _device_components(topics: Topics, facts: DiscoveryFacts) -> dict[str, Compo
     }
 
 
-def _camera_components(topics: Topics, facts: DiscoveryFacts, camera: str) -> dict[str, Component]:
-    # What a camera that is away has seen last is not what there is now.
+def _seen(topics: Topics, camera: str, topic: str) -> Component:
+    """Of what a camera sees: what one that is away has seen last is not what there is now."""
     is_up: Component = {
         "topic": topics.camera(camera, "status"),
         "value_template": "{{ 'online' if value_json.state == 'up' else 'offline' }}",
     }
-    seen: Component = {
-        "state_topic": topics.camera(camera, "count"),
-        "availability": [_is_online(topics), is_up],
-        "availability_mode": "all",
+    return {"state_topic": topic, "availability": [_is_online(topics), is_up], "availability_mode": "all"}
+
+
+def _counted(topics: Topics, camera: str, topic: str, what: str) -> dict[str, Component]:
+    """How many objects there are, and whether there are any."""
+    seen = _seen(topics, camera, topic)
+    return {
+        "count": {
+            **seen,
+            "platform": "sensor",
+            "name": f"{what} objects",
+            "state_class": "measurement",
+            "value_template": "{{ value_json['all'] }}",
+            "json_attributes_topic": topic,  # the count of each label
+        },
+        "occupancy": {
+            **seen,
+            "platform": "binary_sensor",
+            "name": f"{what} occupancy",
+            "device_class": "occupancy",
+            "value_template": "{{ 'ON' if value_json['all'] > 0 else 'OFF' }}",
+        },
     }
+
+
+def _zone_components(topics: Topics, camera: str, zone: str) -> dict[str, Component]:
+    counted = _counted(topics, camera, topics.zone_count(camera, zone), f"{camera} {zone}")
+    return {f"zone_{slug(camera)}_{slug(zone)}_{word}": component for word, component in counted.items()}
+
+
+def _line_components(topics: Topics, camera: str, line: str) -> dict[str, Component]:
+    return {
+        f"line_{slug(camera)}_{slug(line)}_{way}": {
+            **_seen(topics, camera, topics.line_count(camera, line)),
+            "platform": "sensor",
+            "name": f"{camera} {line} {way}",
+            "state_class": "total_increasing",  # it begins at 0 with each start
+            "value_template": f"{{{{ value_json['{way}'] }}}}",
+        }
+        for way in ("in", "out")
+    }
+
+
+def _camera_components(topics: Topics, facts: DiscoveryFacts, camera: str) -> dict[str, Component]:
     pictures = facts.has_snapshots
     status: Component = {
         "platform": "sensor",
@@ -223,21 +269,7 @@ def _camera_components(topics: Topics, facts: DiscoveryFacts, camera: str) -> di
         "content_type": "image/jpeg",
     }
     words: dict[str, Component] = {
-        "count": {
-            **seen,
-            "platform": "sensor",
-            "name": f"{camera} objects",
-            "state_class": "measurement",
-            "value_template": "{{ value_json['all'] }}",
-            "json_attributes_topic": topics.camera(camera, "count"),  # the count of each label
-        },
-        "occupancy": {
-            **seen,
-            "platform": "binary_sensor",
-            "name": f"{camera} occupancy",
-            "device_class": "occupancy",
-            "value_template": "{{ 'ON' if value_json['all'] > 0 else 'OFF' }}",
-        },
+        **_counted(topics, camera, topics.camera(camera, "count"), camera),
         "status": status,
         **{word: _offered(setting, word in facts.commands) for word, setting in _settings_of(topics, camera).items()},
         "snapshot": _offered(snapshot, pictures and "snapshot" in facts.commands),
