@@ -1,7 +1,6 @@
 """Use case `doctor --report`: everything that helps whoever is asked for help, in one archive, without secrets.
 
-What goes in is text, and goes through one gate line by line: passwords of addresses and in arguments, the contents of
-password files, and, unless they are wanted, the names of hosts.
+What goes in is text, and goes through one gate, line by line (doctor_redaction.py).
 """
 
 from __future__ import annotations
@@ -14,95 +13,27 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from zhcedge import __version__
 from zhcedge.app.check import check, load_configuration
 from zhcedge.app.crash_reports import list_reports
+from zhcedge.app.doctor_secrets import redactor_of
 from zhcedge.app.findings import Finding
 from zhcedge.app.kernel_log import kernel_lines
-from zhcedge.app.passwords import read_password
 from zhcedge.app.status import daemon_status
 from zhcedge.config.schema import Config
-from zhcedge.core.addresses import HIDDEN, without_password, without_passwords
+from zhcedge.core.addresses import without_passwords
 from zhcedge.core.errors import ZhcEdgeError
 from zhcedge.core.files import check_folder, write_whole
 
 _LINES = "500"
-_OWN = ("localhost", "127.0.0.1", "::1")
+_OF_COMPUTER = ("system", "driver", "zhc-edge", "packages", "libraries")
 _COMMAND_S = 30.0
 _FRAMES_A_SECOND = 25
 """Frames of the audit for each second that was given to it: it ends by frames, not by time."""
-
-
-@dataclass
-class Redactor:
-    """Takes secrets out of text.
-
-    Attributes:
-        secrets: texts that must not be seen, whole.
-        hosts: names of hosts, and what stands for each.
-    """
-
-    secrets: set[str] = field(default_factory=set)
-    hosts: dict[str, str] = field(default_factory=dict)
-
-    def clean(self, text: str) -> str:
-        """`text`, line by line."""
-        for secret in self.secrets:
-            text = text.replace(secret, HIDDEN)
-        text = "\n".join(without_password(line) for line in text.split("\n"))
-        for host in sorted(self.hosts, key=len, reverse=True):
-            text = text.replace(host, self.hosts[host])
-        return text
-
-    def clean_value(self, value: object) -> object:
-        """The same for every text of a JSON value: what hides the rest of a line must not eat its brackets."""
-        if isinstance(value, str):
-            return self.clean(value)
-        if isinstance(value, dict):
-            return {self.clean(str(key)): self.clean_value(child) for key, child in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self.clean_value(child) for child in value]
-        return value
-
-
-def redactor_of(config: Config | None, *, shows_hosts: bool) -> Redactor:
-    """Knows the secrets of a configuration: its passwords, and its hosts."""
-    made = Redactor()
-    if config is None:
-        return made
-    files = {"mqtt.password_file": config.mqtt.password_file}
-    files |= {f"channels.{name}": one.source.password_file for name, one in config.channels.items()}
-    for key, file in files.items():
-        try:
-            password = read_password(file, key)
-        except ZhcEdgeError:
-            continue
-        if password:
-            made.secrets.add(password)
-    for one in config.channels.values():
-        if login := urlsplit(one.source.uri if "://" in one.source.uri else "").password:
-            made.secrets.add(login)
-    if not shows_hosts:
-        named = {f"camera-{name}": _host(one.source.uri) for name, one in config.channels.items()}
-        named |= {f"broker-{number}": host for number, host in enumerate(_brokers(config))}
-        made.hosts = {host: f"<{name}>" for name, host in named.items() if host and host not in _OWN}
-    return made
-
-
-def _host(uri: str) -> str:
-    try:
-        return urlsplit(uri).hostname or ""
-    except ValueError:
-        return ""
-
-
-def _brokers(config: Config) -> Iterable[str]:
-    return (config.mqtt.host, *(broker.host for broker in config.mqtt.fallbacks))
 
 
 def check_place(file: Path) -> None:
@@ -133,7 +64,8 @@ def write_report(
         config: Config | None = load_configuration(path, (), environ).config
     except ZhcEdgeError:
         config = None
-    redactor = redactor_of(config, shows_hosts=shows_hosts)
+    ours = [finding.text for finding in findings if finding.part in _OF_COMPUTER]
+    redactor = redactor_of(path, environ, ours, shows_hosts=shows_hosts)
     running = daemon_status(path, environ)
     parts: dict[str, object] = {
         "doctor.json": [asdict(finding) for finding in findings],
