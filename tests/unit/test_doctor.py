@@ -78,3 +78,9 @@ def test_a_part_that_hangs_is_given_up(good: Path, monkeypatch: pytest.MonkeyPat
     assert time.monotonic() - began_s < 30
     assert found[0].state == "bad"
     assert "within" in found[0].text
+
+
+def test_a_part_that_is_slow_has_a_limit_of_its_own(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "LIMIT_S", 0.001)  # what asks a child takes longer
+    found = {finding.part: finding for finding in examine(good, {})}
+    assert found["configuration"].state == found["camera gate"].state == "ok"

@@ -71,9 +71,10 @@ def find_control_socket(
         return socket
     device = "*"
     if config is not None:
-        from zhcedge.app.check import load_configuration
+        from zhcedge.config.load import load
+        from zhcedge.profiles import PROFILES
 
-        loaded = load_configuration(config, overrides, environment).config
+        loaded = load(config, overrides, environment, profiles=PROFILES).config
         if loaded.control.socket is not None:
             return loaded.control.socket
         device = loaded.device

@@ -2,38 +2,62 @@
 
 from __future__ import annotations
 
-import threading
+import json
+import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from zhcedge.app.channels import check_address, source_options
-from zhcedge.app.check import check, load_configuration
+from zhcedge.app.doctor_commands import ask
 from zhcedge.app.findings import Finding
+from zhcedge.app.interpreter import command_for
 from zhcedge.app.mqtt_test import check_brokers
 from zhcedge.app.status import daemon_status
-from zhcedge.backends.registry import source_factory
-from zhcedge.config.channel import ChannelConfig
+from zhcedge.config.load import dump, load
+from zhcedge.config.problems import Place, Problem
 from zhcedge.config.schema import Config
 from zhcedge.core.errors import ZhcEdgeError
-from zhcedge.core.ports import Device
-from zhcedge.core.requests import SourceRequest
 from zhcedge.models.bundle import load_bundle
 from zhcedge.profiles import PROFILES
-from zhcedge.service.clock import SystemClock
+
+CHECK_S = 90.0
+"""A check loads the profile's libraries and hashes the model."""
+
+START_S = 30.0
+"""What a process takes to load its libraries, on a small board that is busy."""
 
 
-def look_at_configuration(path: Path, environ: Mapping[str, str]) -> tuple[Config | None, list[Finding]]:
-    """The configuration where it can be read, and what is wrong with it."""
-    report = check(path, (), environ)
-    faults = [Finding("configuration", "bad", str(replace(one, fix="")), one.fix) for one in report.problems]
+def readable_configuration(path: Path, environ: Mapping[str, str]) -> Config | None:
+    """What the file says, whether or not what it names is there; None with errors, or without a file."""
     try:
-        config = load_configuration(path, (), environ).config
+        return load(path, (), environ, profiles=PROFILES).config
     except ZhcEdgeError:
-        return None, faults or [Finding("configuration", "bad", f"{path} can't be used", "see `zhc-edge check`")]
-    well = Finding("configuration", "ok", f"{path}: {len(config.channels)} cameras, profile {config.profile}")
-    return config, faults or [well]
+        return None
+
+
+def look_at_configuration(path: Path, environ: Mapping[str, str], config: Config | None) -> Iterator[Finding]:
+    """What `zhc-edge check` says, in a process of its own: it loads the libraries of the profile."""
+    document = checked(path, environ)
+    problems = document.get("problems")
+    if not isinstance(problems, list):
+        yield Finding("configuration", "bad", f"{path}: {document['why']}", "see `zhc-edge check`")
+        return
+    for one in problems:
+        problem = Problem(Place(**one["place"]), one["key"], one["what"], one["allowed"])
+        yield Finding("configuration", "bad", str(problem), one["fix"])
+    if config is not None and not problems:
+        yield Finding("configuration", "ok", f"{path}: {len(config.channels)} cameras, profile {config.profile}")
+
+
+def checked(path: Path, environ: Mapping[str, str]) -> Mapping[str, object]:
+    """The document of `zhc-edge check --json`; with "why" only where there is none. Blocks."""
+    command = (*command_for("zhcedge"), "check", "-c", str(path), "--json")
+    outcome = ask(command, CHECK_S, environ={**os.environ, **environ})
+    try:
+        document = json.loads(outcome.out)
+    except ValueError:
+        document = None
+    return document if isinstance(document, dict) else {"why": f"the check did not end well: {outcome.why}"}
 
 
 def look_at_model(config: Config) -> Iterator[Finding]:
@@ -54,38 +78,30 @@ def look_at_cameras(config: Config, path: Path, environ: Mapping[str, str]) -> I
             is_well = facts["state"] in ("up", "paused")
             yield Finding(f"camera {name}", "ok" if is_well else "bad", text, "" if is_well else "see the reason")
         return
-    results: dict[str, Finding] = {}
-    threads = [
-        threading.Thread(target=lambda name=name, one=one: results.update({name: _opened(name, one)}), daemon=True)
-        for name, one in config.channels.items()
-    ]
-    for thread in threads:
-        thread.start()
-    for name, thread in zip(config.channels, threads, strict=True):
-        thread.join()
-        yield results[name]
+    # What a camera sends may crash what decodes it, and opening one may hang.
+    outcome = ask(command_for("zhcedge.app.doctor_cameras"), cameras_limit_s(config), given=dump(config))
+    answers = dict(_answers(outcome.out))
+    for name in config.channels:
+        answer = answers.get(name, {"what": f"nothing came of it: {outcome.why}", "fix": "check camera and network"})
+        if "found" in answer:
+            yield Finding(f"camera {name}", "ok", str(answer["found"]))
+        else:
+            yield Finding(f"camera {name}", "bad", str(answer["what"]), str(answer["fix"]))
 
 
-def _opened(name: str, channel: ChannelConfig) -> Finding:
-    part, source = f"camera {name}", channel.source
-    try:
-        options = source_options(source, f"channels.{name}.source.password_file")
-        if source.kind == "stream":
-            check_address(source.uri, options, f"channels.{name}.source.uri")
-        elif source.kind != "pattern":
-            return Finding(part, "ok", f"a {source.kind}")  # the configuration's check has read its header
-        request = SourceRequest(0, name, source.uri, False, False, SystemClock(), options)
-        # By the processor, whatever the profile: what is looked at here is the way to the camera.
-        opened = source_factory(PROFILES["cpu"].sources[source.kind])(request, cast("Device[object]", None))
+def cameras_limit_s(config: Config) -> float:
+    """For all of them: they are opened at once, each within its own limit."""
+    return START_S + max(channel.source.connect_timeout_s for channel in config.channels.values())
+
+
+def _answers(out: str) -> Iterator[tuple[str, Mapping[str, object]]]:
+    for line in out.splitlines():
         try:
-            facts = opened.open()
-        finally:
-            opened.close()
-    except ZhcEdgeError as error:
-        return Finding(part, "bad", error.what, error.fix)
-    except Exception as error:  # noqa: BLE001  one camera must not hide the others
-        return Finding(part, "bad", f"{type(error).__name__}: {error}", "report this as a bug")
-    return Finding(part, "ok", facts.description)
+            answer = json.loads(line)
+        except ValueError:
+            continue  # a library has said something
+        if isinstance(answer, dict) and "name" in answer:
+            yield str(answer["name"]), answer
 
 
 def look_at_brokers(config: Config) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -18,15 +19,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from zhcedge import __version__
-from zhcedge.app.check import check, load_configuration
-from zhcedge.app.crash_reports import list_reports
+from zhcedge.app.doctor_commands import ask
+from zhcedge.app.doctor_config import checked, readable_configuration
 from zhcedge.app.doctor_secrets import redactor_of
 from zhcedge.app.findings import Finding
+from zhcedge.app.interpreter import command_for
 from zhcedge.app.kernel_log import kernel_lines
 from zhcedge.app.status import daemon_status
 from zhcedge.config.schema import Config
 from zhcedge.core.addresses import without_passwords
-from zhcedge.core.errors import ZhcEdgeError
 from zhcedge.core.files import check_folder, write_whole
 
 _LINES = "500"
@@ -60,23 +61,17 @@ def write_report(
 
     Raises OutputError.
     """
-    try:
-        config: Config | None = load_configuration(path, (), environ).config
-    except ZhcEdgeError:
-        config = None
+    config = readable_configuration(path, environ)
     ours = [finding.text for finding in findings if finding.part in _OF_COMPUTER]
     redactor = redactor_of(path, environ, ours, shows_hosts=shows_hosts)
     running = daemon_status(path, environ)
     parts: dict[str, object] = {
         "doctor.json": [asdict(finding) for finding in findings],
-        "configuration.json": {leaf.key: [leaf.value, leaf.origin] for leaf in check(path, (), environ).leaves},
+        "configuration.json": _configuration(path, environ),
         "status.json": without_passwords(running),
     }
     texts = {"doctor.txt": screen, "journal.txt": _journal("-u", "zhc-edge"), "kernel.txt": "\n".join(kernel_lines())}
-    try:
-        parts["crashes.json"] = list_reports(environ)
-    except ZhcEdgeError as error:
-        parts["crashes.json"] = error.what
+    parts["crashes.json"] = _crashes(environ)
     if running is not None:
         parts["load.json"] = "not run: the daemon is running"
     elif seconds and config is not None:
@@ -89,6 +84,26 @@ def write_report(
     write_whole(file, _archive(members), "the report", mode=0o600)
 
 
+def _configuration(path: Path, environ: Mapping[str, str]) -> object:
+    """Every value with its origin, or what is wrong with them."""
+    document = checked(path, environ)
+    values = document.get("values")
+    if not isinstance(values, dict):
+        return document
+    return {key: [one["value"], one["origin"]] for key, one in values.items()}
+
+
+def _crashes(environ: Mapping[str, str]) -> object:
+    """In a process of its own: what writes those reports loads the libraries of the frame path."""
+    command = (*command_for("zhcedge"), "crashes", "--json")
+    outcome = ask(command, _COMMAND_S, environ={**os.environ, **environ})
+    try:
+        reports: object = json.loads(outcome.out)
+    except ValueError:
+        return outcome.why
+    return reports
+
+
 def _summary(findings: Sequence[Finding], config: Config | None, parts: Mapping[str, object]) -> dict[str, object]:
     """What a table of hardware wants to know."""
     bench, audit = parts.get("bench.json"), parts.get("audit.json")
@@ -96,7 +111,7 @@ def _summary(findings: Sequence[Finding], config: Config | None, parts: Mapping[
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "version": __version__,
-        **{name: facts.get(name) for name in ("board", "system", "driver", "packages", "vendors")},
+        **{name: facts.get(name) for name in ("board", "system", "driver", "packages", "libraries")},
         "profile": config.profile if config is not None else None,
         "bad": [finding.part for finding in findings if finding.state == "bad"],
         "pipeline_fps": bench.get("pipeline_fps") if isinstance(bench, dict) else None,

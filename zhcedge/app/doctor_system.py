@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
 
 from zhcedge import __version__
@@ -28,7 +28,6 @@ SERVICE_USER = "zhc-edge"
 
 _BOARD_NAMES = (Path("/proc/device-tree/model"), Path("/sys/class/dmi/id/product_name"))
 _PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu", "av", "pycuda", "cuda-bindings", "PyNvVideoCodec", "tensorrt")
-_VENDOR_MODULES = ("tensorrt", "tensorrt_rtx", "jetson_utils", "gi")
 _DEVICES = ("/dev/video*", "/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvhost-*", "/dev/nvmap")
 _ELEMENTS = ("nvv4l2decoder", "nvvidconv", "nvarguscamerasrc", "nvv4l2h264enc")
 _LOW_SHARE, _LOW_BYTES = 0.05, 512 << 20
@@ -51,7 +50,7 @@ def look_at_board() -> Iterator[Finding]:
 
 
 def look_at_software(config: Config | None) -> Iterator[Finding]:
-    """Versions, and whether vendors' modules can be found; none of them is imported here."""
+    """Versions of packages, as installed; doctor_libraries.py loads them. GStreamer's elements on a Jetson."""
     yield Finding("zhc-edge", "note", f"{__version__}, Python {platform.python_version()} in {sys.prefix}")
     versions = []
     for name in _PACKAGES:
@@ -60,8 +59,6 @@ def look_at_software(config: Config | None) -> Iterator[Finding]:
         except metadata.PackageNotFoundError:
             continue
     yield Finding("packages", "note", ", ".join(versions))
-    found = [name for name in _VENDOR_MODULES if util.find_spec(name) is not None]
-    yield Finding("vendors", "note", ", ".join(found) or "neither TensorRT, jetson-utils nor GStreamer for Python")
     if shutil.which("gst-inspect-1.0") and Path("/etc/nv_tegra_release").exists():
         missing = [name for name in _ELEMENTS if _run("gst-inspect-1.0", "--exists", name) is None]
         yield (
