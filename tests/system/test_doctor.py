@@ -118,3 +118,8 @@ def test_a_running_daemon_is_asked_for_its_cameras(tmp_path: Path) -> None:
         done = doctor("-c", str(here.config), "--json", cwd=tmp_path)
         found = {finding["part"]: finding for finding in json.loads(done.stdout)["findings"]}
         assert "frames a second" in found["camera gate"]["text"]
+        file, words = tmp_path / "r.tar.gz", ("-c", str(here.config), "--quick", "--seconds", "1")
+        doctor(*words, "--report", str(file), cwd=tmp_path)
+        assert "daemon is running" in unpacked(file)["load.json"]
+        doctor(*words, "--report", str(file), "--with-load", cwd=tmp_path)
+        assert json.loads(unpacked(file)["summary.json"])["verdict"] == "pass"

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from zhcedge.app.doctor_certificates import look_at_certificates
 from zhcedge.app.doctor_config import (
     CHECK_S,
     cameras_limit_s,
@@ -62,7 +63,11 @@ def examine(path: Path, environ: Mapping[str, str], *, is_quick: bool = False) -
         ("configuration", lambda: look_at_configuration(path, environ, found), CHECK_S + _SLACK_S),
     ]
     if found is not None:
-        parts += [("model", lambda: look_at_model(found), 0), ("folders", lambda: look_at_folders(found, environ), 0)]
+        parts += [
+            ("model", lambda: look_at_model(found), 0),
+            ("certificates", lambda: look_at_certificates(found), 0),
+            ("folders", lambda: look_at_folders(found, environ), 0),
+        ]
         if not is_quick:
             limit_s = cameras_limit_s(found) + _SLACK_S
             parts += [

@@ -9,8 +9,8 @@ import gzip
 import io
 import json
 import os
+import shutil
 import subprocess
-import sys
 import tarfile
 import tempfile
 import time
@@ -50,13 +50,15 @@ def write_report(
     environ: Mapping[str, str],
     *,
     seconds: int,
+    is_loaded_anyway: bool = False,
     shows_hosts: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Write the archive, for its owner alone. Blocks for `seconds` and some more.
 
     Args:
-        seconds: of benchmark and audit; 0 for none. There is none beside a running daemon either, which it would slow.
+        seconds: of benchmark and audit; 0 for none.
+        is_loaded_anyway: also beside a running daemon, which they slow down.
         say: told what is being done.
 
     Raises OutputError.
@@ -72,8 +74,8 @@ def write_report(
     }
     texts = {"doctor.txt": screen, "journal.txt": _journal("-u", "zhc-edge"), "kernel.txt": "\n".join(kernel_lines())}
     parts["crashes.json"] = _crashes(environ)
-    if running is not None:
-        parts["load.json"] = "not run: the daemon is running"
+    if running is not None and not is_loaded_anyway:
+        parts["load.json"] = "not run: the daemon is running; --with-load runs it all the same"
     elif seconds and config is not None:
         say(f"measuring for about {seconds} s")
         parts["bench.json"] = _bench(config.profile, seconds / 2)
@@ -111,7 +113,7 @@ def _summary(findings: Sequence[Finding], config: Config | None, parts: Mapping[
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "version": __version__,
-        **{name: facts.get(name) for name in ("board", "system", "driver", "packages", "libraries")},
+        **{name: facts.get(name) for name in ("board", "system", "driver", "gpu", "packages", "libraries")},
         "profile": config.profile if config is not None else None,
         "bad": [finding.part for finding in findings if finding.state == "bad"],
         "pipeline_fps": bench.get("pipeline_fps") if isinstance(bench, dict) else None,
@@ -166,14 +168,12 @@ def _audit(config: Config, seconds: float) -> object:
 
 
 def _measured(arguments: Sequence[str], seconds: float, file: Path | None = None) -> object:
-    """The JSON that a command of ours prints, or writes into `file`; or why there is none. A process of its own: a GPU
-    may take it along."""
-    command = (sys.executable, "-m", "zhcedge", *arguments)
+    """The JSON that a command of ours prints, or writes into `file`; or why there is none. A process of its own, of low
+    priority: a GPU may take it along."""
+    nice = ("nice", "-n", "19") if shutil.which("nice") else ()
+    outcome = ask((*nice, *command_for("zhcedge"), *arguments), 120 + 10 * seconds)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120 + 10 * seconds, check=False)
-        value: object = json.loads(done.stdout if file is None else file.read_text())
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"{arguments[0]} gave nothing: {error}"
-    except ValueError:
-        return f"{arguments[0]} ended with {done.returncode}: {done.stderr[-2000:]}"
+        value: object = json.loads(outcome.out if file is None else file.read_text())
+    except (OSError, ValueError):
+        return f"{arguments[0]} did not end well: {outcome.why}"
     return value

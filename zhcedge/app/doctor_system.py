@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from zhcedge import __version__
+from zhcedge.app.doctor_commands import ask
 from zhcedge.app.findings import Finding
 from zhcedge.app.given_folders import SYSTEM_STATE
 from zhcedge.app.outbox_settings import outbox_settings
@@ -47,6 +48,17 @@ def look_at_board() -> Iterator[Finding]:
     yield Finding("system", "note", f"{system}, kernel {platform.release()}")
     driver = platform_name()
     yield Finding("driver", "note", driver or "no NVIDIA driver: the cpu profile is what runs here")
+    if driver and shutil.which("nvidia-smi"):
+        yield _gpus()
+
+
+def _gpus() -> Finding:
+    seen = ask(("nvidia-smi", "--query-gpu=name,memory.total,compute_cap", "--format=csv,noheader"), _COMMAND_S)
+    said = " ".join((seen.out or seen.err).split())  # its errors go to standard output
+    if seen.code != 0:
+        fix = "reboot: the driver and its libraries may be of two versions"
+        return Finding("gpu", "bad", f"nvidia-smi: {said or seen.why}", fix)
+    return Finding("gpu", "note", "; ".join(filter(None, map(str.strip, seen.out.splitlines()))))
 
 
 def look_at_software(config: Config | None) -> Iterator[Finding]:
@@ -74,6 +86,8 @@ def look_at_devices(config: Config | None) -> Iterator[Finding]:
     """Cameras' and GPU's device files, and whether the service's user may use them."""
     user = SERVICE_USER if _has_user(SERVICE_USER) else pwd.getpwuid(os.getuid()).pw_name
     groups = _groups_of(user)
+    if user == SERVICE_USER:  # tools/install gives the unit groups that its user is not in
+        groups |= set((_run("systemctl", "show", "zhc-edge", "-p", "SupplementaryGroups", "--value") or "").split())
     yield Finding("user", "note", f"{user}, in {', '.join(sorted(groups)) or 'no group'}")
     files = sorted(path for pattern in _DEVICES for path in Path("/").glob(pattern[1:]))
     for path in files:

@@ -26,8 +26,8 @@ every camera (its first picture is waited for; a running daemon is asked instead
 as root, so that it sees what the service sees.
 
 --report writes an archive for whoever is asked for help: the screen, the resolved configuration, the daemon's status,
-crash reports, the last lines of the journal, and a short benchmark and audit where no daemon runs. Passwords are taken
-out, and names of hosts too unless --with-addresses is given; look into it before you send it: tar xzf FILE
+crash reports, the last lines of the journal, and a short benchmark and audit where no daemon runs. Passwords and keys
+are taken out, and names of hosts too unless --with-addresses is given; look into it before you send it: tar xzf FILE
 
 Exit code 0: nothing is bad; 1: something is.
 """
@@ -50,6 +50,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--seconds", type=lambda text: whole_number(text, 0, 3600), default=60, help="of load for it (%(default)s)"
     )
+    parser.add_argument("--with-load", action="store_true", help="measure although a daemon runs, which slows it down")
     parser.add_argument("--with-addresses", action="store_true", help="leave names of hosts in it")
     parser.set_defaults(run=run)
 
@@ -80,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
             path,
             os.environ,
             seconds=args.seconds,
+            is_loaded_anyway=args.with_load,
             shows_hosts=args.with_addresses,
             say=lambda text: print(text, file=sys.stderr, flush=True),
         )
