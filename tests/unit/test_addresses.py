@@ -72,6 +72,13 @@ def test_no_password_of_an_argument_is_shown_whatever_it_is_made_of(argument: st
     assert MARK not in without_password(f"http://host/a{argument}{before}{MARK}{after}")
 
 
+@pytest.mark.parametrize("part", ["/", "//", "a:/", "rtsp:", "key ", "a:" + 999 * "/"])
+def test_a_long_text_of_somebody_elses_is_shown_at_once(part: str) -> None:
+    text = "a:" + part * (100_000 // len(part))  # tried from everywhere it would take hours
+    assert without_password(text) == text
+    assert MARK not in without_password(f"//user:{MARK}@{text}@host{text}")
+
+
 @given(AROUND.filter(lambda text: "\0" not in text), AROUND)
 def test_a_source_names_itself_without_the_password(before: str, after: str) -> None:
     uri = f"rtsp://user:{before}{MARK}{after}@host/a"
