@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,16 @@ def test_null_takes_a_camera_out_and_a_new_one_is_added(main: Path) -> None:
     assert list(load(main).config.channels) == ["gate", "door"]
 
 
+def test_cameras_can_be_taken_out_where_only_drop_ins_have_any(main: Path) -> None:
+    main.write_text("mqtt: {enabled: false}\n")
+    put(main, "a.yaml", 'channels: {nobody: null, gate: {source: {uri: "pattern:boxes"}}}\n')
+    assert list(load(main).config.channels) == ["gate"]
+    put(main, "b.yaml", 'channels: {gate: null, door: {source: {uri: "pattern:boxes"}}}\n')
+    loaded = load(main)
+    assert list(loaded.config.channels) == ["door"]
+    assert loaded.origins["channels.door.source.uri"].startswith("b.yaml")
+
+
 def test_the_environment_and_arguments_come_last(main: Path) -> None:
     put(main, "a.yaml", "mqtt: {port: 2000}\n")
     assert load(main, ["mqtt.port=3000"], {"ZHC_MQTT__PORT": "2500"}).config.mqtt.port == 3000
@@ -104,6 +115,17 @@ def test_one_that_can_not_be_read_is_told_and_the_others_are_looked_at(main: Pat
         load(main)
     assert "a.yaml: this is a folder" in str(caught.value)
     assert "b.yaml:1:14" in str(caught.value)
+
+
+def test_what_is_no_file_is_told_and_not_waited_for(main: Path) -> None:
+    os.mkfifo(main.parent / "conf.d/pipe.yaml")
+    (main.parent / "conf.d/zero.yaml").symlink_to("/dev/zero")
+    (main.parent / "conf.d/gone.yaml").symlink_to("nowhere")
+    with pytest.raises(ConfigError) as caught:
+        load(main)
+    assert "pipe.yaml: this is not a regular file" in str(caught.value)
+    assert "zero.yaml: this is not a regular file" in str(caught.value)
+    assert "gone.yaml: this link leads nowhere" in str(caught.value)
 
 
 def test_more_than_anybody_needs_are_refused(main: Path) -> None:

@@ -80,6 +80,8 @@ def test_taken_out_with_its_line(key: str, old: str, new: str) -> None:
         ("a: |\n  long\n  text\n\nb: 1\n", "a", "x", "a: x\n\nb: 1\n"),
         ("a: &x {k: 1}\nb: {<<: *x}\n", "b.k", 2, "a: &x {k: 1}\nb: {<<: *x, k: 2}\n"),
         ("'a b': 1\n", "a b", 2, "'a b': 2\n"),
+        ("a: &x\n  b: 1\n", "a.c", 2, "a: &x\n  b: 1\n  c: 2\n"),
+        ("a: !!map\n  b: 1\n", "a.c", 2, "a: !!map\n  b: 1\n  c: 2\n"),
         ("a: 1  # one\n", "a", "line\nbreak", 'a: "line\\nbreak"  # one\n'),
     ],
 )
@@ -97,6 +99,9 @@ def test_odd_texts(text: str, key: str, value: object, new: str) -> None:
         ("a: [1]\n", "a.x", "no place"),
         ("a: 1\na: 2\n", "a", "has errors"),
         ("a: {b: 1\n", "a", "has errors"),
+        ("? a\n", "a", "can't be changed in place"),
+        ("? a\n", "a.b", "can't be changed in place"),
+        ("a: 1\n", 20_000 * "a." + "b", "levels deep"),
         ("a: &x {k: {z: 1}}\nb: {<<: *x}\n", "b.k.y", "can't be changed in place"),
     ],
 )

@@ -7,6 +7,7 @@ written.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def read_tree(path: Path) -> Tree:
         what = f"{len(parts)} files; at most {MAX_DROP_INS} are read"
         tree.problems.append(Problem(Place(str(path.parent / FOLDER)), "", what, fix="put several into one"))
     for part in parts[:MAX_DROP_INS]:
-        _lay_over(tree, _read(part))
+        _lay_over(tree, _read_part(part))
     return tree
 
 
@@ -49,7 +50,7 @@ def drop_in_with(path: Path, segments: Sequence[str]) -> Path | None:
     except (OSError, ValueError):
         return None
     for part in reversed(parts):
-        node = _read(part).data
+        node = _read_part(part).data
         for segment in segments:
             if not isinstance(node, dict) or segment not in node:
                 break
@@ -89,6 +90,8 @@ def _merge(tree: Tree, part: Tree, values: dict[str, object], more: dict[str, ob
             for places, written in ((tree.values, part.values), (tree.keys, part.keys)):
                 places.update({at: place for at, place in written.items() if at[: len(child)] == child})
             tree.broken += [at for at in part.broken if at[: len(child)] == child]
+            if child == ("channels",) and isinstance(value, dict):
+                _merge(tree, part, value, {name: None for name, camera in value.items() if camera is None}, child)
 
 
 def _forget(tree: Tree, path: KeyPath) -> None:
@@ -97,6 +100,19 @@ def _forget(tree: Tree, path: KeyPath) -> None:
     tree.values = {at: place for at, place in tree.values.items() if at[:depth] != path}
     tree.keys = {at: place for at, place in tree.keys.items() if at[:depth] != path}
     tree.broken = [at for at in tree.broken if at[:depth] != path]
+
+
+def _read_part(path: Path) -> Tree:
+    """A drop-in, which is a plain file: for a pipe's writer a daemon would wait for ever."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return _unreadable(str(path), "this link leads nowhere", "remove it")
+    except OSError:
+        return _read(path)  # which says why
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return _read(path)
+    return _unreadable(str(path), "this is not a regular file", "remove it")
 
 
 def _read(path: Path) -> Tree:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import yaml
 
-from zhcedge.config.problems import dotted
-from zhcedge.config.tree import parse
+from zhcedge.config.problems import dotted, shortened
+from zhcedge.config.tree import MAX_DEPTH, parse
 from zhcedge.core.errors import UsageError
 
 _FIX = "change it with `zhc-edge config edit`"
@@ -47,6 +47,8 @@ def with_value(text: str, segments: Sequence[str], value: object) -> str:
 
     Raises UsageError where that can't be done in place.
     """
+    if len(segments) > MAX_DEPTH:
+        raise UsageError(f"more than {MAX_DEPTH} levels deep", where=shortened(dotted(tuple(segments))), fix=_FIX)
     wanted = _changed(_plain(text), segments, value)
     root = yaml.compose(text, yaml.SafeLoader)
     end = "\r\n" if "\r\n" in text else "\n"
@@ -81,7 +83,7 @@ def _plain(text: str) -> object:
 
 
 def _absent(segments: Sequence[str]) -> UsageError:
-    return UsageError("this is not in the file", where=dotted(tuple(segments)), fix="see `zhc-edge check`")
+    return UsageError("this is not in the file", where=dotted(tuple(segments[:MAX_DEPTH])), fix="see `zhc-edge check`")
 
 
 def _changed(data: object, segments: Sequence[str], value: object) -> object:
@@ -183,7 +185,8 @@ def _end(text: str, node: yaml.Node) -> int:
 
 def _colon(text: str, key: yaml.Node) -> int:
     """After the colon of a key."""
-    return text.index(":", key.end_mark.index) + 1
+    found = text.find(":", key.end_mark.index)
+    return found + 1 if found >= 0 else int(key.end_mark.index)  # none: `? key`, which `_checked` refuses
 
 
 def _line_end(text: str, index: int) -> int:
@@ -216,6 +219,12 @@ def _block(segments: Sequence[str], value: object, indent: int, end: str) -> str
     return end.join(lines) + f" {_flow(value)}{end}"
 
 
+def _indent(node: yaml.CollectionNode) -> int:
+    """Columns before a block's entries; a block with an anchor or a tag begins with that, on the line before."""
+    key = node.value[0][0] if isinstance(node, yaml.MappingNode) else None
+    return int(min(node.start_mark.column, key.start_mark.column if key else node.start_mark.column))
+
+
 def _nested(segments: Sequence[str], value: object) -> object:
     for segment in reversed(segments):
         value = {segment: value}
@@ -244,7 +253,7 @@ def _added(text: str, found: _Found, value: object, line_end: str) -> str:
         return before + comma + new + text[close:]
     at = _line_end(text, _end(text, node))
     before = text[:at] if text[:at].endswith("\n") else text[:at] + line_end
-    indent = int(node.start_mark.column)
+    indent = _indent(node)
     if is_mapping:
         return before + _block(rest, value, indent, line_end) + text[at:]
     return f"{before}{' ' * indent}- {_flow(_nested(rest[1:], value))}{line_end}{text[at:]}"
