@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +16,8 @@ import pytest
 from zhcedge.app import doctor
 from zhcedge.app.doctor import examine
 from zhcedge.app.findings import Finding
-from zhcedge.core.errors import MediaError
+from zhcedge.app.status import daemon_status
+from zhcedge.core.errors import DaemonAwayError, MediaError
 
 GOOD = "channels: {gate: {source: {uri: 'pattern:boxes'}}}\nmqtt: {enabled: false}\n"
 
@@ -84,3 +89,37 @@ def test_a_part_that_is_slow_has_a_limit_of_its_own(good: Path, monkeypatch: pyt
     monkeypatch.setattr(doctor, "LIMIT_S", 0.001)  # what asks a child takes longer
     found = {finding.part: finding for finding in examine(good, {})}
     assert found["configuration"].state == found["camera gate"].state == "ok"
+
+
+@pytest.fixture
+def closed() -> Iterator[Path]:
+    """A folder in which others may look at nothing, with a configuration beside it."""
+    with tempfile.TemporaryDirectory() as home:
+        Path(home).chmod(0o755)
+        folder = Path(home, "closed")
+        (folder / "outbox").mkdir(parents=True)
+        yield folder
+        folder.chmod(0o700)
+
+
+@contextlib.contextmanager
+def as_ordinary_user() -> Iterator[None]:
+    if os.geteuid() != 0:
+        yield
+        return
+    os.setresuid(65534, 65534, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+
+
+def test_what_an_ordinary_user_may_not_see_is_no_bug_and_no_missing_daemon(closed: Path) -> None:
+    config = closed.parent / "config.yaml"
+    config.write_text(f"{GOOD}control: {{socket: {closed}/s}}\noutbox: {{dir: {closed}/outbox}}\n")
+    with socket.socket(socket.AF_UNIX) as daemon:
+        daemon.bind(str(closed / "s"))
+        daemon.listen()
+        closed.chmod(0)
+        with as_ordinary_user(), pytest.raises(DaemonAwayError, match="may not be used"):
+            daemon_status(config, {})

@@ -28,6 +28,7 @@ from zhcedge.app.kernel_log import kernel_lines
 from zhcedge.app.status import daemon_status
 from zhcedge.config.schema import Config
 from zhcedge.core.addresses import without_passwords
+from zhcedge.core.errors import DaemonAwayError
 from zhcedge.core.files import check_folder, write_whole
 
 _LINES = "500"
@@ -66,7 +67,11 @@ def write_report(
     config = readable_configuration(path, environ)
     ours = [finding.text for finding in findings if finding.part in _OF_COMPUTER]
     redactor = redactor_of(path, environ, ours, shows_hosts=shows_hosts)
-    running = daemon_status(path, environ)
+    running: object
+    try:
+        running = daemon_status(path, environ)
+    except DaemonAwayError as error:  # it is there and can't be asked
+        running = error.what
     parts: dict[str, object] = {
         "doctor.json": [asdict(finding) for finding in findings],
         "configuration.json": _configuration(path, environ),
@@ -134,7 +139,7 @@ def _archive(members: Mapping[str, str]) -> bytes:
 
 
 def _journal(*arguments: str) -> str:
-    return _output(("journalctl", "--no-pager", "-o", "short-iso", "-n", _LINES, *arguments))
+    return _output(("journalctl", "--no-pager", "--no-hostname", "-o", "short-iso", "-n", _LINES, *arguments))
 
 
 def _output(command: Sequence[str]) -> str:

@@ -84,7 +84,7 @@ def look_at_software(config: Config | None) -> Iterator[Finding]:
 
 def look_at_devices(config: Config | None) -> Iterator[Finding]:
     """Cameras' and GPU's device files, and whether the service's user may use them."""
-    user = SERVICE_USER if _has_user(SERVICE_USER) else pwd.getpwuid(os.getuid()).pw_name
+    user = SERVICE_USER if _has_user(SERVICE_USER) else _own_name()
     groups = _groups_of(user)
     if user == SERVICE_USER:  # tools/install gives the unit groups that its user is not in
         groups |= set((_run("systemctl", "show", "zhc-edge", "-p", "SupplementaryGroups", "--value") or "").split())
@@ -133,7 +133,7 @@ def look_at_folders(config: Config, environ: Mapping[str, str]) -> Iterator[Find
     for name, folder in folders.items():
         if folder is None:
             continue
-        while not folder.exists() and folder != folder.parent:
+        while not os.access(folder, os.F_OK) and folder != folder.parent:  # exists() raises where we may not look
             folder = folder.parent
         usage = shutil.disk_usage(folder)
         text = f"{folder}: {usage.free / 2**30:.1f} of {usage.total / 2**30:.1f} GiB free"
@@ -164,8 +164,18 @@ def _has_user(name: str) -> bool:
     return True
 
 
+def _own_name() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user has a number only
+        return str(os.getuid())
+
+
 def _groups_of(user: str) -> set[str]:
-    own = pwd.getpwnam(user).pw_gid
+    try:
+        own = pwd.getpwnam(user).pw_gid
+    except KeyError:
+        return {_group_name(number) for number in (os.getgid(), *os.getgroups())}
     return {_group_name(own), *(group.gr_name for group in grp.getgrall() if user in group.gr_mem)}
 
 

@@ -18,7 +18,7 @@ def kernel_lines(around_s: float | None = None) -> list[str]:
     when = ["-b"]
     if around_s is not None:
         when = ["--since", f"@{around_s - _BEFORE_S:.0f}", "--until", f"@{around_s + _AFTER_S:.0f}"]
-    command = ["journalctl", "-k", "-q", "--no-pager", "-o", "short-iso", *when]
+    command = ["journalctl", "-k", "-q", "--no-pager", "--no-hostname", "-o", "short-iso", *when]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_COMMAND_S, check=True)
     except (OSError, subprocess.SubprocessError):

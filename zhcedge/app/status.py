@@ -11,7 +11,7 @@ from typing import TextIO
 from zhcedge.app.control_address import find_control_socket
 from zhcedge.app.remote_errors import remote_error
 from zhcedge.app.status_view import status_line, status_lines
-from zhcedge.core.errors import ZhcEdgeError
+from zhcedge.core.errors import ConfigError, DaemonAwayError
 from zhcedge.service.control_client import ControlClient
 
 _ANSWER_S = 10.0
@@ -47,13 +47,26 @@ def watch_status(socket: Path, out: TextIO, *, as_json: bool) -> None:
 
 
 def daemon_status(path: Path, environ: Mapping[str, str]) -> dict[str, object] | None:
-    """What a running daemon says of itself; None without one."""
+    """What a running daemon says of itself; None without one.
+
+    Raises DaemonAwayError where one may be running that can't be asked: its socket is closed to us, or it hangs.
+    """
     try:
-        with ControlClient(find_control_socket(None, path, (), environ), _ANSWER_S) as client:
+        with ControlClient(_socket(path, environ), _ANSWER_S) as client:
             answer = client.ask({"do": "status"})
-    except ZhcEdgeError:
+    except DaemonAwayError as error:
+        if isinstance(error.__cause__, (PermissionError, TimeoutError)):
+            raise
         return None
     return answer if "error" not in answer else None
+
+
+def _socket(path: Path, environ: Mapping[str, str]) -> Path:
+    """The daemon's, also where the file has errors by now: it may run with the former one."""
+    try:
+        return find_control_socket(None, path, (), environ)
+    except ConfigError:
+        return find_control_socket(None, None, (), environ)
 
 
 def _watched(socket: Path) -> Iterator[dict[str, object]]:
