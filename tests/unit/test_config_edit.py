@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import io
+import json
+import socket
 import stat
 import sys
 from pathlib import Path
@@ -169,6 +172,53 @@ def test_set_does_not_write_what_a_drop_in_overrules(path: Path, tmp_path: Path)
     with pytest.raises(UsageError, match=r"conf\.d/a\.yaml has the last word"):
         set_value(path, "mqtt.port=3000", editor(tmp_path), Yes(), io.StringIO())
     assert set_value(path, "mqtt.host=broker", editor(tmp_path), Yes(), io.StringIO()) == 0
+
+
+def answer(listening: socket.socket, facts: dict[str, object]) -> dict[str, object]:
+    """Answer one request; the request."""
+    connection, _ = listening.accept()
+    with connection, connection.makefile("rb") as lines:
+        asked: dict[str, object] = json.loads(lines.readline())
+        connection.sendall(json.dumps(facts).encode() + b"\n")
+    return asked
+
+
+def listening(path: Path) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    made.settimeout(10)
+    made.bind(str(path))
+    made.listen()
+    return made
+
+
+def test_a_daemon_is_asked_where_it_listens_and_then_where_the_new_file_has_it(path: Path, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.sock", tmp_path / "new.sock"
+    path.write_text(f"{GOOD}control: {{socket: {old}}}\n")
+    facts = {"number": 1, "state": "applied", "error": None, "changes": [], "text": "it is in force"}
+
+    def move(first: socket.socket) -> None:
+        with first:
+            assert answer(first, {"number": 1, "state": "checking"})["do"] == "reload"
+        with listening(new) as second:
+            assert answer(second, facts)["do"] == "reload-status"
+
+    out = io.StringIO()
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        moving = pool.submit(move, listening(old))
+        assert set_value(path, f"control.socket={new}", {}, Yes(), out) == 0
+        moving.result()
+    assert "it is in force" in out.getvalue()
+
+
+def test_a_daemon_that_refuses_what_moves_its_socket_keeps_the_former_file(path: Path, tmp_path: Path) -> None:
+    path.write_text(f"{GOOD}control: {{socket: {tmp_path}/old.sock}}\n")
+    before, out = path.read_bytes(), io.StringIO()
+    error = {"what": "not that", "where": "", "fix": "", "code": 78}
+    with listening(tmp_path / "old.sock") as daemon, concurrent.futures.ThreadPoolExecutor() as pool:
+        pool.submit(answer, daemon, {"error": error})
+        assert set_value(path, f"control.socket={tmp_path}/new.sock", {}, Yes(), out) == 1
+    assert path.read_bytes() == before
+    assert "the former file is back" in out.getvalue()
 
 
 def test_the_schema_for_editors_is_that_of_this_version() -> None:

@@ -196,14 +196,17 @@ def _show_changes(path: Path, draft: Path, environ: Mapping[str, str], out: Text
 
 
 def _install(versions: ConfigVersions, data: bytes, environ: Mapping[str, str], out: TextIO) -> int:
-    before = versions.read()
+    before, former = versions.read(), _socket(versions.path, environ)
     versions.install(data)
+
+    def find() -> Path:
+        return find_control_socket(None, versions.path, (), environ)
+
     try:
-        socket = find_control_socket(None, versions.path, (), environ)
         said = io.StringIO()
-        status = reload(socket, said, is_waiting=True, as_json=False)
-    except DaemonAwayError:
-        out.write("installed; no daemon answers, so it is taken at the next start\n")
+        status = reload(former or find(), said, is_waiting=True, as_json=False, new_socket=find)
+    except DaemonAwayError as error:
+        out.write(f"installed; {printable(error.what)}, so it is taken at the next start\n")
         return 0
     except ZhcEdgeError as error:
         versions.install(before)
@@ -214,6 +217,15 @@ def _install(versions: ConfigVersions, data: bytes, environ: Mapping[str, str], 
         versions.install(before)
         out.write("the former file is back\n")
     return status
+
+
+def _socket(path: Path, environ: Mapping[str, str]) -> Path | None:
+    """Where a daemon listens that runs with what is there now, which the new configuration may change; None where that
+    has errors."""
+    try:
+        return find_control_socket(None, path, (), environ)
+    except ZhcEdgeError:
+        return None
 
 
 class Terminal:
