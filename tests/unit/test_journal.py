@@ -116,6 +116,17 @@ def test_what_the_journal_does_not_take_goes_to_the_other_handler(journal: Journ
     assert handler._other.messages == ["still here"]
 
 
+def test_a_journal_that_comes_back_with_another_socket_is_found(journal: Journal, logger: logging.Logger) -> None:
+    journal.socket.close()
+    Path(journal.address).unlink()
+    logger.info("lost to the other handler")
+    again = Journal(Path(journal.address))
+    for text in ("small", "x" * 5_000_000):
+        logger.info(text)
+        assert again.entry()["MESSAGE"] == text
+    again.socket.close()
+
+
 @given(st.dictionaries(st.from_regex(r"\A[A-Z][A-Z0-9_]{0,20}\Z"), st.text(), min_size=1, max_size=5))
 def test_any_text_comes_back(fields: dict[str, str]) -> None:
     assert fields_of(entry(fields)) == fields
@@ -153,3 +164,21 @@ def test_one_place_that_repeats_itself_leaves_room_for_the_others_and_says_so() 
     assert kept.messages[-1] == f"again 7 ({2 * BURST} more like this were left out)"
     repeat(8)
     assert kept.messages[-1] == "again 8"
+
+
+def test_a_record_that_can_not_be_formatted_does_not_reach_its_caller(
+    journal: Journal, logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, limit = [0.0], RateLimit(lambda: now_s[0])
+    logger.handlers[0].addFilter(limit)
+    monkeypatch.setattr(logging, "raiseExceptions", False)  # it would only print the traceback
+
+    def log_badly() -> None:
+        logger.info("%d of them", "text")
+
+    for _ in range(2 * BURST):
+        log_badly()
+    now_s[0] = INTERVAL_S
+    log_badly()
+    logger.info("still here")
+    assert journal.entry()["MESSAGE"] == "still here"

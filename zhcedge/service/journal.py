@@ -44,13 +44,11 @@ class JournalHandler(logging.Handler):
 
     def __init__(self, process: str, other: logging.Handler, address: str = ADDRESS) -> None:
         super().__init__()
-        self._process, self._other = process, other
+        self._process, self._other, self._address = process, other, address
+        # Not connected: that would be to this very socket, and for good, and a journal may get another one.
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        try:
-            self._socket.connect(address)
-        except OSError:
-            self._socket.close()
-            raise
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as trial:
+            trial.connect(address)
 
     def emit(self, record: logging.LogRecord) -> None:
         """See logging.Handler."""
@@ -78,11 +76,11 @@ class JournalHandler(logging.Handler):
 
     def _send(self, data: bytes) -> None:
         try:
-            self._socket.send(data)
+            self._socket.sendto(data, self._address)
         except OSError as error:
             if error.errno not in (errno.EMSGSIZE, errno.ENOBUFS):
                 raise
-            _send_file(self._socket, data)
+            _send_file(self._socket, self._address, data)
 
     def close(self) -> None:
         """See logging.Handler."""
@@ -102,11 +100,11 @@ def entry(fields: Mapping[str, str]) -> bytes:
     return b"".join(parts)
 
 
-def _send_file(target: socket.socket, data: bytes) -> None:
+def _send_file(source: socket.socket, address: str, data: bytes) -> None:
     file = os.memfd_create("journal-entry", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.write(file, data)
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
-        target.sendmsg([], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))])
+        source.sendmsg([], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))], 0, address)
     finally:
         os.close(file)

@@ -68,8 +68,8 @@ class RateLimit(logging.Filter):
                 return count < BURST
             self._seen[place] = now_s, 1
         if count > BURST:
-            record.msg = f"{record.getMessage()} ({count - BURST} more like this were left out)"
-            record.args = None
+            # Without formatting it: a record that can't be formatted is for the handler to tell of, not for its caller.
+            record.msg = f"{record.msg} ({count - BURST} more like this were left out)"
         return True
 
 
