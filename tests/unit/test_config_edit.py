@@ -15,6 +15,7 @@ import pytest
 from zhcedge.app.config_edit import Terminal, Yes, edit, revert, schema, set_value, show_diff, unset_value
 from zhcedge.app.config_versions import KEPT, ConfigVersions
 from zhcedge.core.errors import ConfigError, NotNowError, SourceMissingError, UsageError
+from zhcedge.service.socket_file import SocketFile
 
 GOOD = "# mine\nchannels:\n  gate: {source: {uri: 'pattern:boxes'}}  # the gate\n"
 
@@ -115,6 +116,11 @@ def test_versions_are_for_their_owner_and_never_too_many(path: Path) -> None:
 def test_two_do_not_edit_at_once(path: Path, tmp_path: Path) -> None:
     with ConfigVersions(path), pytest.raises(NotNowError):
         edit(path, editor(tmp_path, GOOD), Yes(), io.StringIO())
+
+
+def test_a_daemon_whose_socket_lies_beside_the_file_can_be_built_anew_meanwhile(path: Path) -> None:
+    with ConfigVersions(path):
+        SocketFile(path.parent / "control.sock").close()
 
 
 @pytest.mark.parametrize("command", ["/nonexistent/editor", "false"])

@@ -20,6 +20,7 @@ from zhcedge.core.errors import NotNowError, OutputError, SourceMissingError
 from zhcedge.core.files import read_regular, write_whole
 
 KEPT = 20
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class ConfigVersions:
@@ -35,9 +36,10 @@ class ConfigVersions:
 
     def __enter__(self) -> ConfigVersions:
         try:
-            self._lock = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._folder.mkdir(mode=0o700, exist_ok=True)
+            # Not the folder of the file: a daemon locks that of its socket for a moment, which may be the same one.
+            self._lock = os.open(self._folder, _FOLDER)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self._unlock()
             raise NotNowError("somebody else is editing it", where=str(self.path), fix="try again later") from error
@@ -86,7 +88,11 @@ class ConfigVersions:
                 with draft.open("rb") as stream:
                     os.fsync(stream.fileno())
                 draft.replace(self.path)
-                os.fsync(self._lock)
+                folder = os.open(self.path.parent, _FOLDER)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
         except OSError as error:
             raise self._error(error) from error
         return former
