@@ -218,3 +218,14 @@ def test_a_text_that_a_command_made_up_is_loaded_like_a_file(tmp_path: Path, mon
 def test_any_other_text_than_a_dump_is_a_config_error(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_dump(text)
+
+
+@pytest.mark.parametrize("key", ["a.", "channels.gate.", "0."])
+def test_a_key_of_thousands_of_levels_is_one_problem(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("channels: {gate: {source: {uri: 'pattern:boxes'}}}\n")
+    with pytest.raises(ConfigError, match="levels") as caught:
+        load(path, [f"{key * 3000}b=1"])
+    assert len(str(caught.value)) < 300
+    with pytest.raises(ConfigError, match="levels"):
+        load(path, [], {f"ZHC_{(key * 3000).replace('.', '__').upper()}B": "1"})

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from zhcedge.config.problems import KeyPath, Place, Problem, dotted, found, shortened
-from zhcedge.config.tree import Tree, parse_value
+from zhcedge.config.tree import MAX_DEPTH, Tree, parse_value
 
 PREFIX = "ZHC_"
 
@@ -56,6 +56,10 @@ def from_arguments(arguments: Sequence[str]) -> Iterator[Override | Problem]:
 
 def apply(tree: Tree, override: Override) -> None:
     """Lay one value over `tree`, whose data becomes a mapping if it is none yet. Faults go into its problems."""
+    if len(override.segments) > MAX_DEPTH:
+        place = Place(shortened(str(override.place)))
+        tree.problems.append(Problem(place, "", f"the key has more than {MAX_DEPTH} levels"))
+        return
     given = parse_value(override.text, str(override.place))
     if given.problems:
         name = dotted(override.segments)
