@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.test_control_socket import site
+from zhcedge.app.appliance_files import ApplianceFiles
 from zhcedge.app.restore import finish_restore
 
 pytestmark = [pytest.mark.slow, pytest.mark.company]
@@ -77,7 +78,7 @@ def test_a_restore_that_is_killed_leaves_the_old_box_or_the_new_one(tmp_path: Pa
                 assert child.stdout.readline() == "done\n"
                 longest_s = time.monotonic() - began_s
             child.kill()
-        finish_restore(here / "state")
+        finish_restore(ApplianceFiles(here / "etc/config.yaml", here / "state"))
         assert len(names_in(here, ("oldbox", "newbox"))) == 1, f"mixed after kill {number}"
 
 

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import stat
 import tarfile
 from collections.abc import Mapping
@@ -20,10 +21,11 @@ from zhcedge.app.backup import back_up
 from zhcedge.app.factory_reset import reset, what_goes
 from zhcedge.app.restore import PENDING, finish_restore, read_archive, restore
 from zhcedge.config.files import drop_ins
-from zhcedge.core.errors import ConfigError, SourceMissingError, ZhcEdgeError
+from zhcedge.core.errors import ConfigError, OutputError, SourceMissingError, ZhcEdgeError
 from zhcedge.store.identity import machine_mark, read_identity, settle_identity
 
 GOOD = "# mine\ndevice: one\nchannels: {gate: {source: {uri: 'pattern:boxes'}}}\n"
+SERVICE = 65534  # a user and a group that own nothing
 ENVIRON = {"RUNTIME_DIRECTORY": "/nonexistent"}
 
 
@@ -101,6 +103,12 @@ def test_secrets_come_along_when_they_are_wanted(tmp_path: Path) -> None:
         ({"/etc/passwd": b"x"}, {}),
         ({"config/../../evil": b"x"}, {}),
         ({"config/other.yaml": b"x"}, {}),
+        ({"config/conf.d": b"x"}, {}),
+        ({"state/models": b"x"}, {}),
+        ({"state/models/a": b"x", "state/models/a/b": b"x"}, {}),
+        ({"config/config.yaml": GOOD.encode(), "config//config.yaml": GOOD.encode()}, {}),
+        ({"state/models/" + 120 * "x" + "\0x": b"x"}, {}),
+        ({"state/identity.json": b"[" * 4_000}, {}),
         ({"state/outbox.db": b"x"}, {}),
         ({"config/config.yaml": b"nonsense: 1\n"}, {}),
         ({"config/config.yaml": GOOD.encode(), "config/conf.d/a.yaml": b"mqtt: {port: x}\n"}, {}),
@@ -157,10 +165,116 @@ def test_renames_that_a_power_cut_has_left_are_done_by_the_next_one(tmp_path: Pa
     new = files.config.with_name(".restored-config.yaml")
     new.write_text("other")
     done = files.config.with_name(".restored-gone")
-    (files.state / PENDING).write_text(json.dumps({str(new): str(files.config), str(done): str(tmp_path / "x")}))
-    assert finish_restore(files.state)
+    renames = {str(new): str(files.config), str(done): str(done.with_name("gone"))}
+    (files.state / PENDING).write_text(json.dumps(renames))
+    assert finish_restore(files)
     assert files.config.read_text() == "other"
-    assert not finish_restore(files.state)
+    assert not finish_restore(files)
+
+
+def test_renames_that_no_restore_makes_are_not_followed(tmp_path: Path) -> None:
+    files = box(tmp_path / "1")
+    mine, elsewhere = files.state / ".restored-job", tmp_path / "cron.d"
+    elsewhere.mkdir()
+    for old, new in (
+        (mine, elsewhere / "job"),
+        (mine, files.config.parent / "job"),  # the daemon could give itself another configuration
+        (mine, files.state / "other"),
+        (mine, files.state / ".." / ".." / "cron.d" / "job"),
+        (elsewhere / ".restored-job", elsewhere / "job"),
+    ):
+        for path in (mine, elsewhere / ".restored-job"):
+            path.write_text("x")
+        (files.state / PENDING).write_text(json.dumps({str(old): str(new)}))
+        with pytest.raises(OutputError, match="other files"):
+            finish_restore(files)
+        assert not new.exists(), new
+    for text in ('{"a": 1}', '{"a\\u0000": "b"}', '{"": ""}'):
+        (files.state / PENDING).write_text(text)
+        with pytest.raises(OutputError, match="other files"):
+            finish_restore(files)
+    for text in ("[1]", "3", "[" * 9_000):
+        (files.state / PENDING).write_text(text)
+        assert not finish_restore(files)
+
+
+def test_a_name_that_no_disk_takes_is_told(tmp_path: Path) -> None:
+    files, file = box(tmp_path / "1"), tmp_path / "b.tar.gz"
+    for name in ("config/conf.d/" + 300 * "x" + ".yaml", "state/models/" + 300 * "x"):
+        file.write_bytes(archive({"config/config.yaml": GOOD.encode(), name: b"{}"}))
+        before = everything(tmp_path)
+        with pytest.raises(OutputError, match="name too long"):
+            restore(file, files, ENVIRON, takes_identity=False)
+        assert everything(tmp_path) == before
+
+
+def test_a_taken_identity_is_this_machines_from_its_first_moment_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = box(tmp_path / "1"), box(tmp_path / "2")
+    back_up(tmp_path / "b.tar.gz", one, with_secrets=False)
+    monkeypatch.setattr("zhcedge.app.restore.finish_restore", lambda files: False)  # the power is cut here
+    restore(tmp_path / "b.tar.gz", two, ENVIRON, takes_identity=True)
+    monkeypatch.undo()
+    finish_restore(two)
+    taken, first = read_identity(two.state), read_identity(one.state)
+    assert taken is not None
+    assert first is not None
+    assert (taken.id, taken.machine) == (first.id, machine_mark())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_root_makes_belongs_to_the_service(tmp_path: Path) -> None:
+    one, two = box(tmp_path / "1"), ApplianceFiles(tmp_path / "2/etc/config.yaml", tmp_path / "2/state")
+    shipped = tmp_path / "shipped.yaml"
+    shipped.write_text(GOOD)
+    back_up(tmp_path / "b.tar.gz", one, with_secrets=False)
+    for folder, user in ((two.config.parent, 0), (two.state, SERVICE)):
+        folder.mkdir(parents=True)
+        os.chown(folder, user, SERVICE)
+    restore(tmp_path / "b.tar.gz", two, ENVIRON, takes_identity=True)
+    assert {path.stat().st_uid for path in two.state.rglob("*")} == {SERVICE}
+    assert {path.stat().st_gid for path in (tmp_path / "2").rglob("*")} == {SERVICE}
+    reset(two, ENVIRON, keeps_config=False, shipped=shipped)
+    assert (two.config.stat().st_uid, two.config.stat().st_gid) == (0, SERVICE)
+
+
+def test_a_folder_in_the_way_of_a_file_changes_nothing(tmp_path: Path) -> None:
+    files, file = box(tmp_path / "1"), tmp_path / "b.tar.gz"
+    file.write_bytes(archive({"config/config.yaml": GOOD.encode(), "state/models/mine": b"x"}))
+    before = everything(tmp_path)
+    with pytest.raises(OutputError, match="a folder is in the way"):
+        restore(file, files, ENVIRON, takes_identity=False)
+    assert everything(tmp_path) == before
+
+
+def header(size: bytes, kind: bytes) -> bytes:
+    """Of a tar member, with the size as written."""
+    text = bytearray(tarfile.TarInfo("config/config.yaml").tobuf(tarfile.USTAR_FORMAT))
+    text[124:136], text[156:157], text[148:156] = size, kind, b" " * 8
+    text[148:156] = b"%06o\0 " % sum(text)
+    return bytes(text)
+
+
+@pytest.mark.parametrize("kind", [b"0", b"5", b"L", b"x", b"g", b"S"])
+@pytest.mark.parametrize("size", [b"\x80" + b"\xff" * 11, b"\x80" + b"\0" * 4 + b"\xff" * 7, b"\xff" * 10 + b"\xfe\0"])
+def test_a_size_that_can_not_be_is_refused(tmp_path: Path, kind: bytes, size: bytes) -> None:
+    files, file = box(tmp_path / "1"), tmp_path / "b.tar.gz"
+    file.write_bytes(gzip.compress(header(size, kind) + bytes(1024)))
+    with pytest.raises(ConfigError, match="no backup"):
+        read_archive(file, files)
+
+
+def test_a_manifest_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    files, file = box(tmp_path / "1"), tmp_path / "b.tar.gz"
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as tar:
+        about = tarfile.TarInfo("manifest.json")
+        about.size = 100_000
+        tar.addfile(about, io.BytesIO(b"[" * about.size))
+    file.write_bytes(gzip.compress(plain.getvalue()))
+    with pytest.raises(ConfigError, match="no backup"):
+        read_archive(file, files)
 
 
 def test_a_factory_reset_leaves_nothing_of_the_box(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ class ApplianceFiles:
         folder = state or state_folder(environ)
         if folder is None:
             raise ConfigError("nothing says where the daemon keeps its state", fix="name the folder with --state")
-        return cls(config, folder)
+        return cls(config.absolute(), folder.absolute())  # an interrupted restore may be finished from elsewhere
 
     def members(self, *, with_secrets: bool) -> Iterator[tuple[str, Path]]:
         """(name in an archive, file) of everything that another box needs to take this one's place."""
@@ -57,22 +58,34 @@ class ApplianceFiles:
 
     def place_of(self, member: str) -> Path | None:
         """Where a member of an archive belongs; None for one that has no business there."""
-        parts = Path(member).parts
-        if len(parts) < 2 or any(part in ("", ".", "..") for part in parts) or Path(member).is_absolute():
+        parts = member.split("/")
+        if len(parts) < 2 or "\0" in member or any(part in ("", ".", "..") for part in parts):
             return None
-        root, inside = parts[0], Path(*parts[1:])
+        root, inside, is_deep = parts[0], Path(*parts[1:]), len(parts) > 2
         if root == CONFIG:
             if inside == Path(CONFIG_NAME):
                 return self.config
-            return self.config.parent / inside if parts[1] in (FOLDER, _HISTORY, _CREDENTIALS) else None
-        if root == STATE and (str(inside) in _KEPT_STATE or parts[1] == _MODELS):
+            is_known = is_deep and parts[1] in (FOLDER, _HISTORY, _CREDENTIALS)
+            return self.config.parent / inside if is_known else None
+        if root == STATE and (str(inside) in _KEPT_STATE or (is_deep and parts[1] == _MODELS)):
             return self.state / inside
         return None
 
+    def holds(self, place: Path) -> bool:
+        """Whether it is in one of the two folders."""
+        return any(root in place.parents for root in (self.config.parent, self.state)) and ".." not in place.parts
+
     def needs_silence(self, environ: Mapping[str, str]) -> None:
-        """Raises NotNowError while the daemon runs."""
+        """Raises NotNowError while the daemon runs, DaemonAwayError where it can't be asked."""
         if daemon_status(self.config, environ) is not None:
             raise NotNowError("the daemon is running", fix="systemctl stop zhc-edge, and again")
+
+
+def give_to_owner_of(folder: Path, made: Path) -> None:
+    """What root makes in a folder of the service's user is to be that user's. Raises OSError."""
+    if os.geteuid() == 0:
+        owner = folder.stat()
+        os.chown(made, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def _below(name: str, folder: Path) -> Iterator[tuple[str, Path]]:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from zhcedge.app.appliance_files import ApplianceFiles
+from zhcedge.app.appliance_files import ApplianceFiles, give_to_owner_of
 from zhcedge.core.errors import OutputError
 from zhcedge.core.files import write_whole
 
@@ -50,3 +50,4 @@ def reset(files: ApplianceFiles, environ: Mapping[str, str], *, keeps_config: bo
         raise OutputError(f"can't be removed: {error.strerror}", where=str(error.filename), fix="use sudo") from error
     if default is not None:
         write_whole(files.config, default, "the configuration", mode=0o640, is_synced=True)
+        give_to_owner_of(files.config.parent, files.config)  # else root's alone, and the daemon could not read it

@@ -51,16 +51,28 @@ def machine_mark(file: Path = Path("/etc/machine-id")) -> str:
 def read_identity(folder: Path) -> Identity | None:
     """The one that is kept there; None for none, or one that can't be read."""
     try:
-        facts = json.loads(read_regular(folder / FILE_NAME, _LIMIT_BYTES))
-        return Identity(str(facts["id"]), float(facts["created"]), str(facts["machine"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        return parse_identity(read_regular(folder / FILE_NAME, _LIMIT_BYTES))
+    except OSError:
         return None
+
+
+def parse_identity(data: bytes) -> Identity | None:
+    """From the file's contents; None where they say nothing."""
+    try:
+        facts = json.loads(data)
+        return Identity(str(facts["id"]), float(facts["created"]), str(facts["machine"]))
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def identity_text(identity: Identity) -> bytes:
+    """The file's contents."""
+    return (json.dumps(asdict(identity), indent=2) + "\n").encode()
 
 
 def write_identity(folder: Path, identity: Identity) -> None:
     """Keep it, through a power cut. Raises OutputError."""
-    text = json.dumps(asdict(identity), indent=2) + "\n"
-    write_whole(folder / FILE_NAME, text.encode(), "the identity", mode=0o644, is_synced=True)
+    write_whole(folder / FILE_NAME, identity_text(identity), "the identity", mode=0o644, is_synced=True)
 
 
 def settle_identity(folder: Path, machine: str, now_s: float) -> tuple[Identity, Identity | None]:
