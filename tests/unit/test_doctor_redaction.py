@@ -154,3 +154,10 @@ def test_every_file_of_the_credentials_folder_is_a_secret(tmp_path: Path) -> Non
     (tmp_path / "credentials/token").write_text("tok-0123456789\n")
     redactor = configured(tmp_path, "channels: {}", CREDENTIALS_DIRECTORY=str(tmp_path / "credentials"))
     assert redactor.clean("with tok-0123456789") == "with ***"
+
+
+@pytest.mark.parametrize("part", [":", "a:", "::1 ", "//", "rtsp://", "1.1.1.1.", "Basic ", "-----BEGIN ", "cam "])
+def test_a_long_line_of_somebody_elses_is_cleaned_at_once(part: str) -> None:
+    line = part * (100_000 // len(part)) + "g"  # tried from everywhere it would take days
+    cleaned = Redactor(["sesame"], {"cam": "<camera-a>"}).clean(f"{line}\nsesame")
+    assert cleaned.endswith("***")

@@ -22,7 +22,7 @@ _HEADER = re.compile(r"(?i)\b((?:proxy-)?authorization\s*[:=]|bearer\s|basic\s(?
 _USER_INFO = re.compile(r"(//)[^/\s@]*@")
 _URL_HOST = re.compile(r"(?i)\b((?:rtsps?|https?|mqtts?)://)(\[[^\]\s]+\]|[^/\s:\[\]<>\"',;?#]+)")
 _IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?!\d|\.\d)")
-_IPV6 = re.compile(r"(?<![\w:])[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:]*(?![\w:])")
+_IPV6 = re.compile(r"(?<![\w:])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,8}(?![\w:])")
 
 
 class Redactor:

@@ -189,7 +189,7 @@ def _group_name(number: int) -> str:
 def _run(*command: str) -> str | None:
     """What a command prints; None when it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_COMMAND_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout
