@@ -85,6 +85,23 @@ def test_a_copy_is_told_once_and_sends_none_of_its_originals_messages(tmp_path: 
     assert alerts_of(IdentityWatcher(state, outbox, "other")) == []
 
 
+def test_a_copy_that_could_not_leave_the_messages_tries_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = settle_identity(tmp_path, "m", 5.0)
+    (tmp_path / "outbox.db").write_bytes(b"the original's")
+
+    def broken(path: Path) -> Path:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("zhcedge.app.identity_watcher.set_aside", broken)
+    IdentityWatcher(tmp_path, tmp_path, "other")
+    assert read_identity(tmp_path) == first  # else the next start would send them
+    monkeypatch.undo()
+    assert len(alerts_of(IdentityWatcher(tmp_path, tmp_path, "other"))) == 1
+    assert not (tmp_path / "outbox.db").exists()
+
+
 def test_a_folder_that_can_not_be_written_stops_nothing(tmp_path: Path) -> None:
     assert alerts_of(IdentityWatcher(tmp_path / "absent", None, "m")) == []
     assert alerts_of(IdentityWatcher(None, None, "m")) == []

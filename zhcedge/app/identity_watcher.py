@@ -36,14 +36,17 @@ class IdentityWatcher(LoopWatcher):
         self._alert: Alert | None = None
         if folder is None:
             return
-        try:
-            identity, former = settle_identity(folder, machine, time.time())
-            if former is None:
-                return
+
+        def leave_messages() -> None:
             if outbox is not None and (outbox / OUTBOX_NAME).exists():
                 set_aside(outbox / OUTBOX_NAME)
+
+        try:
+            identity, former = settle_identity(folder, machine, time.time(), leave_messages)
         except (OSError, OutputError) as error:
             log.warning("%s", error)
+            return
+        if former is None:
             return
         text = (
             f"this disk is a copy of device {former.id[:8]}'s: it is {identity.id[:8]} from now on; if both run, give "

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 import secrets
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -75,10 +76,17 @@ def write_identity(folder: Path, identity: Identity) -> None:
     write_whole(folder / FILE_NAME, identity_text(identity), "the identity", mode=0o644, is_synced=True)
 
 
-def settle_identity(folder: Path, machine: str, now_s: float) -> tuple[Identity, Identity | None]:
+def settle_identity(
+    folder: Path, machine: str, now_s: float, on_copy: Callable[[], None] = lambda: None
+) -> tuple[Identity, Identity | None]:
     """The device's identity, made where there is none; and the one that it takes the place of, on a copied disk.
 
-    A machine without a mark, or an identity made on one, proves nothing: then it stays. Raises OutputError.
+    A machine without a mark, or an identity made on one, proves nothing: then it stays.
+
+    Args:
+        on_copy: what has to be done on a copied disk, before its new identity says that it has been.
+
+    Raises OutputError, and what `on_copy` raises.
     """
     kept = read_identity(folder)
     if kept is not None and (not machine or kept.machine == machine):
@@ -87,6 +95,8 @@ def settle_identity(folder: Path, machine: str, now_s: float) -> tuple[Identity,
         kept = Identity(kept.id, kept.created, machine)
         write_identity(folder, kept)
         return kept, None
+    if kept is not None:
+        on_copy()
     made = Identity(secrets.token_hex(16), now_s, machine)
     write_identity(folder, made)
     return made, kept
