@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,6 +63,34 @@ def test_a_disk_is_told_when_little_is_free_and_when_there_is_room_again(
 
 def test_a_real_disk_is_looked_at(tmp_path: Path) -> None:
     assert Watched(DiskWatcher([tmp_path], 1 << 60, lambda: iter(()))).look() == [(FILLING, False)]
+
+
+def test_folders_on_one_disk_are_told_of_once_also_when_one_is_made_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = [10]
+    usage = lambda place: SimpleNamespace(free=free[0] << 20, total=20_000 << 20)  # noqa: E731
+    monkeypatch.setattr(disk_watcher.shutil, "disk_usage", usage)
+    (tmp_path / "state").mkdir()
+    watched = Watched(DiskWatcher([tmp_path / "media", tmp_path / "state"], 0, lambda: iter(())))
+    assert watched.look() == [(FILLING, False)]
+    (tmp_path / "media").mkdir()
+    assert watched.look() == []
+    free[0] = 10_000
+    assert watched.look() == [(FILLING, True)]
+
+
+def test_a_folder_that_may_not_be_looked_into_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = tmp_path / "closed" / "media"
+    real = Path.stat
+
+    def stat(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path == closed:
+            raise PermissionError(13, "Permission denied")
+        return real(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert Watched(DiskWatcher([closed, tmp_path], 1 << 60, lambda: iter(()))).look() == [(FILLING, False)]
 
 
 def test_worn_flash_is_told_once() -> None:

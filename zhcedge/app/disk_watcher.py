@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,8 +75,12 @@ class DiskWatcher(LoopWatcher):
             self._thread.start()
 
     def _look(self) -> None:
+        disks: dict[int, Path] = {}
         for folder in self._folders:
             place = _nearest(folder)
+            with contextlib.suppress(OSError):
+                disks.setdefault(place.stat().st_dev, place)  # several folders on one disk are told of once
+        for disk, place in disks.items():
             try:
                 usage = shutil.disk_usage(place)
             except OSError:
@@ -83,9 +89,9 @@ class DiskWatcher(LoopWatcher):
             free = f"{usage.free / 2**20:.0f} MiB of {usage.total / 2**20:.0f} are free"
             if usage.free < little:
                 fix = "make room, or lower storage.max_mb and outbox.max_mb"
-                self._tell((FILLING, str(place)), f"{place}: {free}; {fix}", is_bad=True)
+                self._tell((FILLING, str(disk)), f"{place}: {free}; {fix}", is_bad=True)
             elif usage.free > 1.5 * little:
-                self._tell((FILLING, str(place)), f"{place}: {free} again", is_bad=False)
+                self._tell((FILLING, str(disk)), f"{place}: {free} again", is_bad=False)
         for life in self._lives():
             fix = "; replace it before it fails, and keep a backup"
             self._tell((WORN, life.name), life.text + (fix if life.is_worn else ""), is_bad=life.is_worn)
@@ -100,6 +106,6 @@ class DiskWatcher(LoopWatcher):
 
 def _nearest(folder: Path) -> Path:
     """The folder itself, or the one above it that is there: some are made when they are first needed."""
-    while not folder.exists() and folder != folder.parent:
+    while not os.path.exists(folder) and folder != folder.parent:  # noqa: PTH110  Path.exists() raises for a closed one
         folder = folder.parent
     return folder
