@@ -46,6 +46,13 @@ def test_what_comes_back_in_between_begins_anew(request_: RebootRequest, tmp_pat
     assert not (tmp_path / FILE_NAME).exists()
 
 
+def test_a_gpu_that_comes_back_after_all_takes_the_request_back(request_: RebootRequest, tmp_path: Path) -> None:
+    fail(request_, LOST, FAILURES)
+    assert (tmp_path / FILE_NAME).exists()
+    request_.phase_changed(Phase.ACTIVE, ())
+    assert not (tmp_path / FILE_NAME).exists()
+
+
 def test_a_gpu_that_was_never_there_reboots_nothing(tmp_path: Path) -> None:
     never = RebootRequest.from_environment({"RUNTIME_DIRECTORY": str(tmp_path)}, is_wanted=True)
     fail(never, LOST, 10 * FAILURES)

@@ -47,6 +47,7 @@ class RebootRequest(LoopWatcher):
         """See LoopWatcher."""
         if phase is Phase.ACTIVE:
             self._has_worked, self._failures = True, 0
+            self._take_back()
 
     def frame_process_failed(
         self, error: ZhcEdgeError, status: int, restart_in_s: float | None, trace: str = ""
@@ -61,3 +62,11 @@ class RebootRequest(LoopWatcher):
             write_whole(self._file, f"{error}\n".encode(), "the request for a reboot")
         except OutputError as refused:
             log.error("%s", refused)
+
+    def _take_back(self) -> None:
+        """The GPU is there again: whoever enables zhc-edge-reboot.path tomorrow must not have the computer reboot."""
+        if self._file is not None:
+            try:
+                self._file.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("%s can't be removed: %s", self._file, error.strerror)
