@@ -11,6 +11,7 @@ import pytest
 
 from zhcedge.app.crash_reports import DAEMON_DIED, FRAME_DIED, KEPT, CrashReports, find_report, list_reports
 from zhcedge.app.device import Device
+from zhcedge.cli import main
 from zhcedge.core.delivery import Alert
 from zhcedge.core.errors import ConfigError, PipelineError, SourceMissingError
 from zhcedge.core.lifecycle import Phase
@@ -107,3 +108,17 @@ def test_what_the_kernel_said_around_it_is_shown_to_who_may_read_it(
     since = re.search(r"--since @(\d+) ", Path(f"{journal}.asked").read_text())
     assert since is not None
     assert 0 < float(str(report["time"])) - int(since[1]) < 120
+    words = Path(f"{journal}.asked").read_text().split()
+    assert "_TRANSPORT=kernel" in words
+    assert not {"-k", "--dmesg", "-b"} & set(words)  # each means this boot, and a lost GPU may have ended that one
+
+
+@pytest.mark.parametrize("time", ["null", '"yesterday"', "[]", "1e300"])
+def test_a_report_without_a_time_is_shown_all_the_same(
+    tmp_path: Path, time: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "crashes").mkdir()
+    (tmp_path / "crashes/one.json").write_text(f'{{"what": "x", "time": {time}}}')
+    assert find_report("one", {}, tmp_path)["kernel"] == []
+    assert main(["crashes", "--state", str(tmp_path)]) == 0
+    assert "one" in capsys.readouterr().out

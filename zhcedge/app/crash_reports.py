@@ -166,7 +166,8 @@ def find_report(name: str, environ: Mapping[str, str], state: Path | None = None
     """One of them, with what the kernel said then. Raises SourceMissingError for a name that none has."""
     for report in list_reports(environ, state):
         if report["name"] == name:
-            return {**report, "kernel": kernel_lines(float(str(report.get("time", 0.0))))}
+            time_s = report.get("time")
+            return {**report, "kernel": kernel_lines(time_s) if isinstance(time_s, float) else []}
     raise SourceMissingError("there is no such report", where=name, fix="see `zhc-edge crashes`")
 
 

@@ -16,9 +16,9 @@ def kernel_lines(around_s: float | None = None) -> list[str]:
     """Telling lines of this boot, or of the minute before a moment in seconds since the epoch; none where the journal
     can't be read."""
     when = ["-b"]
-    if around_s is not None:
+    if around_s is not None:  # of whatever boot: -k would leave out the one that a reboot has ended
         when = ["--since", f"@{around_s - _BEFORE_S:.0f}", "--until", f"@{around_s + _AFTER_S:.0f}"]
-    command = ["journalctl", "-k", "-q", "--no-pager", "--no-hostname", "-o", "short-iso", *when]
+    command = ["journalctl", "_TRANSPORT=kernel", "-q", "--no-pager", "--no-hostname", "-o", "short-iso", *when]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_COMMAND_S, check=True)
     except (OSError, subprocess.SubprocessError):

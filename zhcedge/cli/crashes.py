@@ -39,8 +39,15 @@ def run(args: argparse.Namespace) -> int:
     for report in reports:
         error = report.get("error")
         what = error.get("what") if isinstance(error, dict) else report.get("what")
-        moment = datetime.fromtimestamp(float(str(report.get("time", 0)))).astimezone()
-        print(printable(f"{report['name']}  {moment:%Y-%m-%d %H:%M:%S}  {what}"))
+        print(printable(f"{report['name']}  {_moment(report.get('time'))}  {what}"))
     if not reports:
         print("no process of the daemon has died")
     return 0
+
+
+def _moment(time_s: object) -> str:
+    """For people; dashes for a report that does not say when."""
+    try:
+        return f"{datetime.fromtimestamp(float(str(time_s))).astimezone():%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return "---------- --------"
