@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_mqtt_commands import Bench as Commands
+from zhcedge.app import control_address
 from zhcedge.app.control_address import SERVICE_SOCKET, find_control_socket, open_control_socket
 from zhcedge.app.control_requests import ControlRequests
 from zhcedge.app.status_facts import ledger_facts
@@ -358,3 +360,18 @@ def test_facts_of_another_version_are_shown_as_far_as_they_go(changes: dict[str,
     for line in (*status_lines(facts), status_line(facts)):
         assert line == printable(line)
     assert status_lines({})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="cannot run here: needs root")
+def test_the_services_socket_is_found_also_by_who_may_not_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    monkeypatch.setattr(control_address, "SERVICE_SOCKET", closed / "control.sock")
+    os.seteuid(65534)
+    try:
+        found = find_control_socket(None, None, (), {"XDG_RUNTIME_DIR": "/nonexistent"})
+    finally:
+        os.seteuid(0)
+    assert found == closed / "control.sock"

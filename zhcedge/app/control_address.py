@@ -87,9 +87,17 @@ def find_control_socket(
         raise DaemonAwayError(f"there are several daemons: {names}", fix="name one with --socket or -c")
     if found:
         return found[0]
-    if SERVICE_SOCKET.exists() or folder is None:
+    if folder is None or _is_there(SERVICE_SOCKET):
         return SERVICE_SOCKET
     return folder / f"{device}.sock" if config is not None else SERVICE_SOCKET
+
+
+def _is_there(path: Path) -> bool:
+    """Also in a folder that is closed to us: whoever connects is told so."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
 
 
 def _of_service(environment: Mapping[str, str]) -> Path | None:
