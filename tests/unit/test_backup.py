@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import stat
 import tarfile
 from collections.abc import Mapping
@@ -16,10 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zhcedge.app import factory_reset
 from zhcedge.app.appliance_files import ApplianceFiles
 from zhcedge.app.backup import back_up
 from zhcedge.app.factory_reset import reset, what_goes
 from zhcedge.app.restore import PENDING, finish_restore, read_archive, restore
+from zhcedge.cli import main
 from zhcedge.config.files import drop_ins
 from zhcedge.core.errors import ConfigError, OutputError, SourceMissingError, ZhcEdgeError
 from zhcedge.store.identity import machine_mark, read_identity, settle_identity
@@ -223,7 +226,7 @@ def test_a_taken_identity_is_this_machines_from_its_first_moment_on(
     assert (taken.id, taken.machine) == (first.id, machine_mark())
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="cannot run here: needs root")
 def test_what_root_makes_belongs_to_the_service(tmp_path: Path) -> None:
     one, two = box(tmp_path / "1"), ApplianceFiles(tmp_path / "2/etc/config.yaml", tmp_path / "2/state")
     shipped = tmp_path / "shipped.yaml"
@@ -292,3 +295,48 @@ def test_a_factory_reset_leaves_nothing_of_the_box(tmp_path: Path) -> None:
     assert (files.config.parent / "credentials/mqtt").exists()
     reset(files, ENVIRON, keeps_config=False, shipped=shipped)
     assert everything(tmp_path / "1") == {"etc/config.yaml": shipped.read_bytes()}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="cannot run here: needs root")
+def test_an_ordinary_user_is_told_and_sees_no_traceback(tmp_path: Path) -> None:
+    files = box(tmp_path / "1")
+    for folder in (files.config.parent, files.state):
+        folder.chmod(0o700)
+    os.seteuid(SERVICE)
+    try:
+        with pytest.raises(SourceMissingError, match="Permission denied"):
+            list(back_up(Path("/tmp/zhc-edge-no-backup.tar.gz"), files, with_secrets=False))
+        for keeps_config in (True, False):
+            with pytest.raises(OutputError, match="Permission denied"):
+                what_goes(files, keeps_config=keeps_config)
+    finally:
+        os.seteuid(0)
+
+
+def test_a_reset_takes_the_credentials_from_the_unit_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, unit = box(tmp_path / "1"), tmp_path / "credentials.conf"
+    monkeypatch.setattr(factory_reset, "UNIT_CREDENTIALS", unit)
+    unit.write_text("[Service]\nLoadCredential=mqtt:/etc/other/credentials/mqtt\n")
+    assert unit not in what_goes(files, keeps_config=False)  # another box's, as in a trial
+    unit.write_text(f"[Service]\nLoadCredential=mqtt:{files.config.parent}/credentials/mqtt\n")
+    assert unit not in what_goes(files, keeps_config=True)
+    reset(files, ENVIRON, keeps_config=False, shipped=tmp_path / "none")
+    assert not unit.exists()
+
+
+def test_a_hostile_name_reaches_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files, file = box(tmp_path / "1"), tmp_path / "b.tar.gz"
+    file.write_bytes(archive({"config/config.yaml": GOOD.encode(), "state/models/\x1b[2J": b"x"}))
+    words = ["-c", str(files.config), "--state", str(files.state)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+        assert main(["restore", str(file), *words]) == 0
+        assert main(["backup", str(tmp_path / "c.tar.gz"), *words]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["restore", "factory-reset"])
+def test_words_of_the_help_are_not_torn_apart(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert not re.search(r"\w-$", capsys.readouterr().out, re.MULTILINE)  # nobody could copy `zhc-`, `edge`

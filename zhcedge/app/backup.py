@@ -31,11 +31,13 @@ def back_up(file: Path, files: ApplianceFiles, *, with_secrets: bool) -> list[st
     """
     check_folder(file, "the backup")
     members: dict[str, bytes] = {}
-    for name, path in files.members(with_secrets=with_secrets):
-        try:
+    path = files.config
+    try:
+        for name, path in files.members(with_secrets=with_secrets):
             members[name] = read_regular(path, LIMIT_BYTES)
-        except OSError as error:
-            raise SourceMissingError(f"can't be read: {error.strerror or error}", where=str(path)) from error
+    except OSError as error:
+        where = str(error.filename or path)
+        raise SourceMissingError(f"can't be read: {error.strerror or error}", where=where, fix="use sudo") from error
     if not members:
         raise SourceMissingError("there is nothing to keep", where=str(files.state), fix="is this the right device?")
     if sum(map(len, members.values())) > LIMIT_BYTES:

@@ -13,12 +13,19 @@ from zhcedge.core.files import write_whole
 SHIPPED = Path("/opt/zhc-edge/config.yaml")
 """The configuration as tools/install found it."""
 
+UNIT_CREDENTIALS = Path("/etc/systemd/system/zhc-edge.service.d/credentials.conf")
+"""With which tools/install hands the credentials over. The service does not start when it names files that are gone."""
+
 _BESIDE_THE_CONFIGURATION = ("conf.d", ".history", "credentials")
 
 
 def what_goes(files: ApplianceFiles, *, keeps_config: bool) -> list[Path]:
-    """Files and folders that a reset takes away; the configuration itself is replaced."""
-    return sorted(_what_goes(files, keeps_config=keeps_config))
+    """Files and folders that a reset takes away; the configuration itself is replaced. Raises OutputError."""
+    try:
+        return sorted(_what_goes(files, keeps_config=keeps_config))
+    except OSError as error:
+        what = f"can't be looked into: {error.strerror or error}"
+        raise OutputError(what, where=str(error.filename), fix="use sudo") from error
 
 
 def _what_goes(files: ApplianceFiles, *, keeps_config: bool) -> Iterator[Path]:
@@ -30,6 +37,16 @@ def _what_goes(files: ApplianceFiles, *, keeps_config: bool) -> Iterator[Path]:
         folder = files.config.parent / name
         if folder.is_dir():
             yield from folder.iterdir()
+    if hands_over(UNIT_CREDENTIALS, files.config.parent / "credentials"):
+        yield UNIT_CREDENTIALS
+
+
+def hands_over(unit: Path, folder: Path) -> bool:
+    """Whether the unit's file names credentials that lie in that folder."""
+    try:
+        return f":{folder}/" in unit.read_text()
+    except (OSError, ValueError):
+        return False
 
 
 def reset(files: ApplianceFiles, environ: Mapping[str, str], *, keeps_config: bool, shipped: Path = SHIPPED) -> None:

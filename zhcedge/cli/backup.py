@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from zhcedge.cli.config import SYSTEM_FILE
+from zhcedge.core.printing import printable
 
 _EPILOG = """\
 Keeps the configuration with its drop-ins and former versions, the device's identity, the last good configuration,
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
     files = ApplianceFiles.find(args.config, os.environ, args.state)
     names = back_up(args.file, files, with_secrets=args.with_secrets)
-    print("\n".join(names))
+    print(printable("\n".join(names), keep="\n"))
     if not args.with_secrets:
         print("without credentials: --with-secrets takes them along")
     return 0

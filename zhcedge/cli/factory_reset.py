@@ -11,9 +11,9 @@ from zhcedge.core.errors import UsageError
 from zhcedge.core.printing import printable
 
 _EPILOG = """\
-The box forgets what it was: identity, messages, events, clips, pictures, imported models and plans; without --keep-
-config also the configuration, its drop-ins and former versions, and credentials. The daemon must be stopped. With
---keep-config it prepares a disk that is to be copied: each copy becomes a device of its own at its first start.
+The box forgets what it was: identity, messages, events, clips, pictures, imported models and plans. Without
+--keep-config also the configuration, its drop-ins and former versions, and credentials. The daemon must be stopped.
+With --keep-config it prepares a disk that is to be copied: each copy becomes a device of its own at its first start.
 """
 
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     raises."""
     from zhcedge.app.appliance_files import ApplianceFiles
     from zhcedge.app.config_edit import Terminal
-    from zhcedge.app.factory_reset import reset, what_goes
+    from zhcedge.app.factory_reset import UNIT_CREDENTIALS, reset, what_goes
 
     files = ApplianceFiles.find(args.config, os.environ, args.state)
     files.needs_silence(os.environ)
@@ -48,5 +48,5 @@ def run(args: argparse.Namespace) -> int:
         if Terminal().choose("remove all this? (n)o, (y)es", "ny") == "n":
             return 0
     reset(files, os.environ, keeps_config=args.keep_config)
-    print("done")
+    print("done; now: systemctl daemon-reload" if UNIT_CREDENTIALS in gone else "done")
     return 0

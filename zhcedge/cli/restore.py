@@ -7,11 +7,12 @@ import os
 from pathlib import Path
 
 from zhcedge.cli.backup import add_place_arguments
+from zhcedge.core.printing import printable
 
 _EPILOG = """\
-Puts the files of `zhc-edge backup` in place, all of them or none. The daemon must be stopped: systemctl stop zhc-
-edge. Drop-ins of this box that the archive does not have are put aside. This box stays who it is; with --identity
-take it takes the place of the one that the backup is of, which must not run any more.
+Puts the files of `zhc-edge backup` in place, all of them or none. The daemon must be stopped:
+systemctl stop zhc-edge. Drop-ins of this box that the archive does not have are put aside. This box stays who it is;
+with --identity take it takes the place of the one that the backup is of, which must not run any more.
 """
 
 
@@ -36,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
 
     files = ApplianceFiles.find(args.config, os.environ, args.state)
     names = restore(args.file, files, os.environ, takes_identity=args.identity == "take")
-    print("\n".join(names))
+    print(printable("\n".join(names), keep="\n"))
+    if any(name.startswith("config/credentials/") for name in names):
+        print("credentials are handed over by the unit: run tools/install again")
     print("restored: see `zhc-edge doctor`, then systemctl start zhc-edge")
     return 0
