@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
 import json
 import os
 import re
+import socket
 import stat
 import tarfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,10 +24,18 @@ from zhcedge.app import factory_reset
 from zhcedge.app.appliance_files import ApplianceFiles
 from zhcedge.app.backup import back_up
 from zhcedge.app.factory_reset import reset, what_goes
+from zhcedge.app.frame_commands import error_facts
 from zhcedge.app.restore import PENDING, finish_restore, read_archive, restore
 from zhcedge.cli import main
 from zhcedge.config.files import drop_ins
-from zhcedge.core.errors import ConfigError, OutputError, SourceMissingError, ZhcEdgeError
+from zhcedge.core.errors import (
+    ConfigError,
+    DaemonAwayError,
+    NotNowError,
+    OutputError,
+    SourceMissingError,
+    ZhcEdgeError,
+)
 from zhcedge.store.identity import machine_mark, read_identity, settle_identity
 
 GOOD = "# mine\ndevice: one\nchannels: {gate: {source: {uri: 'pattern:boxes'}}}\n"
@@ -340,3 +351,38 @@ def test_words_of_the_help_are_not_torn_apart(command: str, capsys: pytest.Captu
     with pytest.raises(SystemExit):
         main([command, "--help"])
     assert not re.search(r"\w-$", capsys.readouterr().out, re.MULTILINE)  # nobody could copy `zhc-`, `edge`
+
+
+@pytest.mark.parametrize("way", ["hangs", "is busy", "takes nobody"])
+def test_a_daemon_that_can_not_say_that_it_runs_is_not_reset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    files, environ = box(tmp_path / "1"), {"RUNTIME_DIRECTORY": str(tmp_path)}
+    monkeypatch.setattr("zhcedge.app.status._ANSWER_S", 5.0 if way == "is busy" else 0.05)
+    before = everything(tmp_path / "1")
+    with contextlib.ExitStack() as opened:
+        daemon = opened.enter_context(socket.socket(socket.AF_UNIX))
+        daemon.bind(str(tmp_path / "control.sock"))
+        daemon.listen(0)
+        if way == "takes nobody":
+            waiting = opened.enter_context(socket.socket(socket.AF_UNIX))
+            waiting.connect(str(tmp_path / "control.sock"))
+        if way == "is busy":
+            opened.callback(busy(daemon).join)
+        with pytest.raises(DaemonAwayError):
+            reset(files, environ, keeps_config=False, shipped=tmp_path / "none")
+    assert everything(tmp_path / "1") == before
+
+
+def busy(daemon: socket.socket) -> threading.Thread:
+    """Answers one request as a daemon does that has too many."""
+
+    def answer() -> None:
+        client, _ = daemon.accept()
+        with client:
+            client.recv(1 << 16)
+            client.sendall(json.dumps({"error": error_facts(NotNowError("too many requests"))}).encode() + b"\n")
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread

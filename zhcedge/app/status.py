@@ -49,16 +49,19 @@ def watch_status(socket: Path, out: TextIO, *, as_json: bool) -> None:
 def daemon_status(path: Path, environ: Mapping[str, str]) -> dict[str, object] | None:
     """What a running daemon says of itself; None without one.
 
-    Raises DaemonAwayError where one may be running that can't be asked: its socket is closed to us, or it hangs.
+    Raises DaemonAwayError where one may be running that can't be asked: its socket is closed to us, it hangs, or it is
+    too busy to say.
     """
     try:
         with ControlClient(_socket(path, environ), _ANSWER_S) as client:
             answer = client.ask({"do": "status"})
     except DaemonAwayError as error:
-        if isinstance(error.__cause__, (PermissionError, TimeoutError)):
+        if isinstance(error.__cause__, (PermissionError, TimeoutError, BlockingIOError)):
             raise
         return None
-    return answer if "error" not in answer else None
+    if "error" in answer:
+        raise DaemonAwayError("the daemon does not say how it is", fix="try again") from remote_error(answer["error"])
+    return answer
 
 
 def _socket(path: Path, environ: Mapping[str, str]) -> Path:
