@@ -42,7 +42,7 @@ FRAME = textwrap.dedent(
         runs[0] += 1
         if runs[0] > 60:
             if fault == "crash":
-                os.kill(os.getpid(), signal.SIGSEGV)
+                signal.raise_signal(signal.SIGSEGV)  # in this thread, not in any
             if fault == "stuck":
                 os.kill(os.getpid(), signal.SIGSTOP)
             while fault == "holds":
